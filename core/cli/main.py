@@ -1,0 +1,211 @@
+"""The ``hloscope`` command: finds a command by name, runs it, and turns whatever goes wrong into one line.
+
+A command is a row of ``COMMANDS`` (its module is imported when it is used, so that ``hloscope --help`` and
+``hloscope parse`` stay quick) or an entry point of the group ``hloscope.commands`` (how ``open``, ``lsp`` and ``bisect``
+are found, and how another package adds its own). A command function returns its exit code, or None for 0.
+
+Exit codes: 0 done; 1 the answer is "no"; 2 bad usage or unusable input; 70 a bug of hloscope's own; 130 interrupted;
+141 the reader of our output went away.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from hloscope.core.errors import HloscopeError, UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+EXIT_UNUSABLE = 2
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+ENTRY_POINT_GROUP = "hloscope.commands"
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "ls": ("hloscope.core.cli.ls:command", "List the modules of a dump directory."),
+    "capture": ("hloscope.core.cli.capture:command", "Run a program with dumps on and keep a ledger of what XLA did."),
+    "compile": ("hloscope.core.cli.compile:command", "Compile a module with the ledger on."),
+    "import": ("hloscope.core.cli.import_:command", "Read a dump into a ledger."),
+    "parse": ("hloscope.core.cli.parse:command", "Parse HLO text and print it back."),
+    "verify": ("hloscope.core.cli.verify:command", "Check the invariants of a module."),
+    "opt": ("hloscope.core.cli.opt:command", "Run named passes or a pipeline on a module."),
+    "run": ("hloscope.core.cli.run:command", "Evaluate a module on given or random inputs."),
+    "passes": ("hloscope.core.cli.passes:command", "Show the pass timeline."),
+    "diff": ("hloscope.core.cli.diff:command", "Show what a pass changed, or how two modules differ."),
+    "why": ("hloscope.core.cli.why:command", "Tell all that is known of an instruction."),
+    "sql": ("hloscope.core.cli.sql:command", "Ask a ledger in SQL."),
+    "doctor": ("hloscope.core.cli.doctor:command", "Show which engines and targets this machine has."),
+}
+"""Command name -> (``module:attribute`` of the click command, one line for the overview)."""
+
+
+class Interrupted(Exception):
+    """Ctrl-C, as an exception that click leaves alone (it prints a blank line for KeyboardInterrupt)."""
+
+
+class CommandTable(click.Group):
+    """The top-level group: looks commands up lazily, and reads a bare path as ``open PATH``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*COMMANDS, *_entry_points()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+            return _as_command(cmd_name, getattr(import_module(module), attribute))
+        entry = _entry_points().get(cmd_name)
+        return _as_command(cmd_name, entry.load()) if entry else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        command = self.get_command(ctx, name)
+        if command is not None:
+            return name, command, args[1:]
+        if _is_path(name):
+            opener = self.get_command(ctx, "open")
+            if opener is None:
+                raise UsageError("the dashboard is not installed", hint="hloscope passes PATH shows the timeline")
+            return "open", opener, args
+        near = _nearest(name, self.list_commands(ctx))
+        raise UsageError(f"no command and no file {name!r}", hint=f"did you mean {near}?" if near else "see --help")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, _short_help(name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    if not asked or ctx.resilient_parsing:
+        return
+    from hloscope.core.version import version
+
+    click.echo(f"hloscope {version()}")
+    ctx.exit()
+
+
+@click.group(
+    cls=CommandTable,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="A bare 'hloscope PATH' is 'hloscope open PATH'. Example: hloscope capture -o run.ledger -- python train.py",
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print it.")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """See what XLA did to a program, pass by pass, and why.
+
+    PATH is a dump directory (--xla_dump_to), an archive of one, a ledger, or an HLO file.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code; every failure has become one line on stderr."""
+    try:
+        code = cli.main(args=list(args) if args is not None else None, prog_name="hloscope", standalone_mode=False)
+        sys.stdout.flush()
+    except HloscopeError as error:
+        return _fail(str(error), error.exit_code)
+    except click.ClickException as error:
+        return _fail(_usage_line(error), EXIT_UNUSABLE)
+    except (Interrupted, KeyboardInterrupt, click.Abort):
+        return _fail("interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at exit; give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except Exception as error:
+        return _unexpected(error)
+    return code if isinstance(code, int) else 0
+
+
+def main() -> NoReturn:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            # A dump may hold any file name; a terminal of another encoding must not end in an exception.
+            reconfigure(errors="backslashreplace")
+    sys.exit(run())
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _as_command(name: str, found: object) -> click.Command:
+    if not isinstance(found, click.Command):
+        raise TypeError(f"the command {name!r} is a {type(found).__name__}, not a click command")
+    return found
+
+
+def _short_help(name: str) -> str:
+    """One line for the overview. Another package's command that does not load says so instead of ending the help."""
+    if name in COMMANDS:
+        return COMMANDS[name][1]
+    try:
+        return _as_command(name, _entry_points()[name].load()).get_short_help_str(limit=100)
+    except Exception as error:
+        return f"(does not load: {type(error).__name__}: {error})"
+
+
+def _is_path(word: str) -> bool:
+    return word == "-" or os.sep in word or os.path.lexists(word) or bool(os.path.splitext(word)[1])
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    return " or ".join(get_close_matches(word, known, n=2))
+
+
+def _usage_line(error: click.ClickException) -> str:
+    line = " ".join(error.format_message().split())
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{line} (see {context.command_path} --help)" if context else line
+
+
+def _unexpected(error: Exception) -> int:
+    """The operating system's refusals are the user's to mend; anything else is our bug."""
+    if os.environ.get("HLOSCOPE_TRACEBACK"):
+        import traceback
+
+        traceback.print_exc()
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        return _fail(f"{where}{error.strerror}", EXIT_UNUSABLE)
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return _fail(f"internal error: {what} (set HLOSCOPE_TRACEBACK=1 to see where)", EXIT_BUG)
+
+
+def _fail(line: str, code: int) -> int:
+    try:
+        print(f"hloscope: {line}", file=sys.stderr, flush=True)
+    except OSError:
+        pass  # nowhere left to say it
+    return code
+
+
+if __name__ == "__main__":
+    main()

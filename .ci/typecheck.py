@@ -28,8 +28,9 @@ def main() -> int:
     errors = [found for found in report["generalDiagnostics"] if found["severity"] == "error"]
     for found in errors:
         start = found["range"]["start"]
-        path = Path(found["file"]).relative_to(ROOT)
-        print(f"{path}:{start['line'] + 1}:{start['character'] + 1}: {found['message']} ({found.get('rule', 'syntax')})")
+        path = Path(found["file"]).resolve().relative_to(ROOT)
+        where = f"{path}:{start['line'] + 1}:{start['character'] + 1}"
+        print(f"{where}: {found['message']} ({found.get('rule', 'syntax')})")
     analysed = report["summary"]["filesAnalyzed"]
     print(f"pyright: {len(errors)} errors, {analysed} files analysed of {expected}")
     return 1 if errors or analysed < expected or not expected else 0

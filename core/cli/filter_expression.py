@@ -17,7 +17,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from hloscope.core.errors import UsageError
 
@@ -39,7 +39,7 @@ _SIZES = {
 _TIMES = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 """Nanoseconds a unit."""
 _CONSTANTS: Mapping[str, bool | None] = {"null": None, "true": True, "false": False}
-_ORDER: Mapping[str, Callable[[object, object], bool]] = {
+_ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 
@@ -47,7 +47,7 @@ _ORDER: Mapping[str, Callable[[object, object], bool]] = {
 def compile_filter(expression: str, columns: Sequence[str]) -> Predicate:
     """A function that says whether a row passes.
 
-    Raises UsageError with the 1-based column of the fault for a bad expression and for a name that is not in ``columns``.
+    Raises UsageError, with the 1-based column of the fault, for a bad expression and for a name not in ``columns``.
     """
     return _Parser(expression, columns).parse()
 
@@ -252,7 +252,7 @@ def _ordered(op: str, left: object, right: object) -> bool:
         return left == right
     if left is None or right is None:
         return False
-    if isinstance(left, str) != isinstance(right, str):
+    if not (isinstance(left, int | float) and isinstance(right, int | float)):
         left, right = _text(left), _text(right)
     return _ORDER[op](left, right)
 

@@ -1,8 +1,8 @@
 """The ``hloscope`` command: finds a command by name, runs it, and turns whatever goes wrong into one line.
 
 A command is a row of ``COMMANDS`` (its module is imported when it is used, so that ``hloscope --help`` and
-``hloscope parse`` stay quick) or an entry point of the group ``hloscope.commands`` (how ``open``, ``lsp`` and ``bisect``
-are found, and how another package adds its own). A command function returns its exit code, or None for 0.
+``hloscope parse`` stay quick) or an entry point of the group ``hloscope.commands`` (how ``open``, ``lsp`` and
+``bisect`` are found, and how another package adds its own). A command function returns its exit code, or None for 0.
 
 Exit codes: 0 done; 1 the answer is "no"; 2 bad usage or unusable input; 70 a bug of hloscope's own; 130 interrupted;
 141 the reader of our output went away.
@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -27,6 +27,9 @@ EXIT_UNUSABLE = 2
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+
+COMPLETION = "_HLOSCOPE_COMPLETE"
+"""Set by a shell that asks for completions; the name is click's convention."""
 
 ENTRY_POINT_GROUP = "hloscope.commands"
 
@@ -46,10 +49,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "doctor": ("hloscope.core.cli.doctor:command", "Show which engines and targets this machine has."),
 }
 """Command name -> (``module:attribute`` of the click command, one line for the overview)."""
-
-
-class Interrupted(Exception):
-    """Ctrl-C, as an exception that click leaves alone (it prints a blank line for KeyboardInterrupt)."""
 
 
 class CommandTable(click.Group):
@@ -85,12 +84,6 @@ class CommandTable(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise Interrupted from None
-
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:
     if not asked or ctx.resilient_parsing:
@@ -121,13 +114,13 @@ def cli(ctx: click.Context) -> None:
 def run(args: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; every failure has become one line on stderr."""
     try:
-        code = cli.main(args=list(args) if args is not None else None, prog_name="hloscope", standalone_mode=False)
+        code = _invoke(list(sys.argv[1:] if args is None else args))
         sys.stdout.flush()
     except HloscopeError as error:
         return _fail(str(error), error.exit_code)
     except click.ClickException as error:
         return _fail(_usage_line(error), EXIT_UNUSABLE)
-    except (Interrupted, KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
         # The interpreter flushes stdout once more at exit; give it somewhere to go.
@@ -136,6 +129,17 @@ def run(args: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _unexpected(error)
     return code if isinstance(code, int) else 0
+
+
+def _invoke(args: list[str]) -> object:
+    """What the command returned. ``cli.main`` would do the same, and end broken pipes and Ctrl-C its own way."""
+    if COMPLETION in os.environ:
+        cli.main(prog_name="hloscope", complete_var=COMPLETION)
+    try:
+        with cli.make_context("hloscope", args) as context:
+            return cli.invoke(context)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
 
 
 def main() -> NoReturn:

@@ -181,9 +181,8 @@ def _plain(value: Any) -> Any:
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in cast("Iterable[Any]", value)]
-    if hasattr(value, "item"):  # a numpy scalar; numpy itself is not imported for it
-        return _plain(value.item())
-    return str(value)
+    item = getattr(value, "item", None)  # a numpy scalar; numpy itself is not imported for it
+    return _plain(item()) if callable(item) else str(value)
 
 
 def _declared(columns: Sequence[Column | str]) -> list[Column]:

@@ -1,0 +1,128 @@
+"""Tables and objects as a person and as a program see them, through a command that uses the shared options."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from hloscope.core.cli.output import Column, TableOptions, emit_object, emit_table, json_option, table_options
+from hloscope.core.errors import UsageError
+from hloscope.core.version import version
+from hloscope.core.views.data import Source
+
+SOURCE = Source(path="dump", module="jit_f", xla_build="jaxlib 1", target="cpu", kind="dump")
+COLUMNS = [Column("name"), Column("bytes"), Column("ns", show=lambda value: f"{value} ns"), Column("id", hidden=True)]
+ROWS: list[dict[str, object]] = [
+    {"name": "b", "bytes": 20, "ns": None, "id": 1, "more": [1]},
+    {"name": "a", "bytes": 1_000_000, "ns": 7, "id": 2, "more": []},
+    {"name": "c\n\x1b[31m", "bytes": 20, "ns": 3, "id": 3, "more": []},
+]
+
+
+@click.command()
+@table_options
+def show_table(table: TableOptions) -> None:
+    emit_table(iter(ROWS), COLUMNS, table, source=SOURCE)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(show_table, list(arguments))
+
+
+def rows(*arguments: str) -> list[int]:
+    result = run("--json", *arguments)
+    assert result.exit_code == 0, result.output
+    return [row["id"] for row in json.loads(result.stdout)["rows"]]
+
+
+def test_json_is_the_envelope_and_nothing_else() -> None:
+    assert json.loads(run("--json").stdout) == {
+        "hloscope": version(),
+        "source": {"path": "dump", "module": "jit_f", "xla_build": "jaxlib 1", "target": "cpu"},
+        "rows": ROWS,
+        "truncated": False,
+    }
+
+
+def test_jsonl_is_one_row_a_line() -> None:
+    assert [json.loads(line) for line in run("--jsonl").stdout.splitlines()] == ROWS
+
+
+def test_jsonl_streams() -> None:
+    def endless() -> Iterator[dict[str, object]]:
+        number = 0
+        while True:
+            yield {"name": "x", "bytes": number}
+            number += 1
+
+    @click.command()
+    @table_options
+    def command(table: TableOptions) -> None:
+        emit_table(endless(), ["name", "bytes"], table)
+
+    result = CliRunner().invoke(command, ["--jsonl", "--limit", "2", "--filter", "bytes>10"])
+    assert [json.loads(line)["bytes"] for line in result.stdout.splitlines()] == [11, 12]
+
+
+def test_filter_sort_and_limit_work_together() -> None:
+    assert rows("--sort", "bytes,-name") == [3, 1, 2]
+    assert rows("--sort", "-bytes,name") == [2, 1, 3]
+    assert rows("--filter", "bytes<1kB", "--sort", "-name") == [3, 1]
+    assert rows("--filter", "id=2") == [2]
+
+
+def test_unknown_values_sort_last_both_ways() -> None:
+    assert rows("--sort", "ns") == [3, 2, 1]
+    assert rows("--sort", "-ns") == [2, 3, 1]
+
+
+@pytest.mark.parametrize(("limit", "truncated"), [(0, True), (2, True), (3, False), (9, False)])
+def test_limit_says_when_it_left_something_out(limit: int, truncated: bool) -> None:
+    answer = json.loads(run("--json", "--limit", str(limit)).stdout)
+    assert len(answer["rows"]) == min(limit, 3)
+    assert answer["truncated"] is truncated
+    assert ("more rows" in run("--limit", str(limit)).stderr) is truncated
+
+
+def test_a_table_on_a_pipe_is_aligned_and_harmless() -> None:
+    assert run().stdout.splitlines() == [
+        r"name             bytes    ns",
+        r"b                   20     -",
+        r"a            1,000,000  7 ns",
+        r"c\n\x1b[31m         20  3 ns",
+    ]
+
+
+def test_an_unknown_column_is_named_with_the_nearest() -> None:
+    for option in ("--sort", "--filter"):
+        error = run(option, "byte").exception
+        assert isinstance(error, UsageError)
+        assert "no column 'byte'" in str(error) and "bytes" in str(error)
+
+
+def test_json_and_jsonl_exclude_each_other() -> None:
+    assert isinstance(run("--json", "--jsonl").exception, UsageError)
+
+
+def test_an_object_has_its_keys_beside_the_envelope() -> None:
+    @dataclass(frozen=True)
+    class Answer:
+        where: Path
+        worst: tuple[float, ...]
+
+    @click.command()
+    @json_option
+    def command(as_json: bool) -> None:
+        emit_object(Answer(Path("a/b"), (1.5, math.nan, -math.inf)), as_json, "said plainly", source=SOURCE)
+
+    assert CliRunner().invoke(command, []).stdout == "said plainly\n"
+    answer = json.loads(CliRunner().invoke(command, ["--json"]).stdout, parse_constant=lambda text: pytest.fail(text))
+    assert list(answer) == ["hloscope", "source", "where", "worst"]
+    assert answer["where"] == "a/b" and answer["worst"] == [1.5, "NaN", "-Infinity"]

@@ -20,24 +20,23 @@ help:
 	@echo "make doc        write the generated pages of docs/ again"
 	@echo "make clean      remove what the targets above made"
 
-# The environment, made once. Debian without python3-venv has no ensurepip: the system's pip then fills the environment.
-$(BIN)/python:
+# The environment, made once. Debian without python3-venv has no ensurepip: the system's pip then brings the first pip.
+$(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "hloscope needs Python 3.11 or newer as '$(PYTHON)'; name another with make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "making $(VENV)"
-	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
-	  rm -rf $(VENV); \
-	  $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --quiet --python $(BIN)/python install pip; } || { \
-	  rm -rf $(VENV); \
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { $(PYTHON) -m venv --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --quiet --disable-pip-version-check --python $(BIN)/python install pip; } || { \
 	  echo "cannot make $(VENV): install python3-venv (or python3-pip) and try again" >&2; exit 1; }
+	@touch $@
 
 # Installed in place (edits need no second install); again when the dependencies may have changed.
-$(VENV)/.installed: pyproject.toml setup.py | $(BIN)/python
+$(VENV)/.installed: pyproject.toml setup.py | $(VENV)/.made
 	@echo "installing hloscope and what it needs into $(VENV) (about 700 MB with jaxlib, once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml setup.py | $(BIN)/python
+$(VENV)/.installed-dev: pyproject.toml setup.py | $(VENV)/.made
 	@echo "installing hloscope, what it needs and the developer's tools into $(VENV) (about 900 MB with jaxlib, once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(VENV)/.installed $@

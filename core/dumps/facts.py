@@ -1,0 +1,235 @@
+"""Facts of one stage's text that a listing needs, found by scanning bytes: no parse, no graph.
+
+The scan costs milliseconds a megabyte. It tells modules apart (a fingerprint that ignores names and metadata), says
+what differs between two modules of one name, and notices text that breaks off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+_INSTRUCTION = re.compile(rb"^[ \t]+(?:ROOT )?%?[^\s=]+ = ", re.MULTILINE)
+_OPCODE = re.compile(rb"^[ \t]+(?:ROOT )?%?[^\s=]+ = (?:\([^=\n]*?\)|[^\s(]+) ([a-z][a-z0-9-]*)\(", re.MULTILINE)
+_TABLE = re.compile(rb"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:[0-9]+ .*\n)*\n?", re.MULTILINE)
+_METADATA = re.compile(rb', metadata=\{(?:[^"{}]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\}')
+_CONSTANT = re.compile(rb" constant\(.*?\)(?=,|$)", re.MULTILINE)
+_SHARDING = re.compile(rb"parameter\(([0-9]+)\).*?, sharding=(\{(?:[^{}]|\{[^{}]*\})*\})")
+_ENTRY = re.compile(rb"^ENTRY ", re.MULTILINE)
+_INDEX_COMMENT = re.compile(r"/\*index=[0-9]+\*/")
+_LAYOUT = re.compile(r"\{[^{}]*\}")
+
+
+@dataclass(frozen=True, slots=True)
+class TextFacts:
+    """What a scan of one stage's text says."""
+
+    instructions: int
+    fingerprint: str
+    """Digest of the text without the module's name, metadata and source tables: equal for equal programs."""
+    skeleton: str
+    """The same without the values of constants and the header."""
+    parameters: tuple[str, ...]
+    """Shapes with layouts of the entry's parameters."""
+    result: str
+    header: tuple[tuple[str, str], ...]
+    """The other attributes of the ``HloModule`` line, in order."""
+    shardings: tuple[tuple[int, str], ...]
+    """(parameter, sharding) of the entry, where annotated."""
+
+
+def count_instructions(text: bytes) -> int:
+    """Instructions of all computations of a module's text."""
+    return len(_INSTRUCTION.findall(text))
+
+
+def opcode_counts(text: bytes) -> Counter[str]:
+    """How often each opcode occurs in a module's text."""
+    return Counter(name.decode("ascii", "replace") for name in _OPCODE.findall(text))
+
+
+def content(text: bytes) -> bytes:
+    """The text without source tables (``FileNames`` … ``StackFrames``), the part that a pass can change."""
+    first_body = text.find(b"{\n")
+    tables = text.find(b"\nFileNames\n")
+    if tables < 0 or (0 <= first_body < tables):
+        return text
+    end = tables + 1
+    while (match := _TABLE.match(text, end)) is not None:
+        end = match.end()
+    return text[: tables + 1] + text[end:]
+
+
+def content_digest(text: bytes) -> bytes:
+    """Digest of ``content``: equal for two snapshots between which nothing changed."""
+    return hashlib.blake2b(content(text).strip(), digest_size=16).digest()
+
+
+def scan(text: bytes) -> TextFacts:
+    """The facts of one stage's text; never fails, a text that is not HLO has no parameters and zero instructions."""
+    end = text.find(b"\n")
+    head = text[: end if end >= 0 else len(text)].decode("utf-8", "replace")
+    body = _METADATA.sub(b"", content(text[end + 1 :] if end >= 0 else b""))
+    attributes = dict(header_attributes(head))
+    layout = attributes.pop("entry_computation_layout", "")
+    parameters, result = entry_layout(layout)
+    entry = body.rfind(b"\nENTRY ")
+    tail = body[max(entry, 0) :]
+    skeleton = hashlib.blake2b(_CONSTANT.sub(b" constant(?)", body), digest_size=16).hexdigest()
+    whole = hashlib.blake2b(body, digest_size=16)
+    whole.update(repr(sorted(attributes.items())).encode("utf-8", "replace"))
+    whole.update(layout.encode("utf-8", "replace"))
+    shardings = tuple(
+        (int(number), value.decode("utf-8", "replace"))
+        for line in tail.split(b"\n")
+        if b"sharding=" in line and (match := _SHARDING.search(line)) is not None
+        for number, value in [match.groups()]
+    )
+    return TextFacts(
+        instructions=count_instructions(text),
+        fingerprint=whole.hexdigest(),
+        skeleton=skeleton,
+        parameters=parameters,
+        result=result,
+        header=tuple(attributes.items()),
+        shardings=shardings,
+    )
+
+
+def header_attributes(line: str) -> list[tuple[str, str]]:
+    """The ``key=value`` attributes of an ``HloModule`` line, in order; empty for any other line."""
+    if not line.startswith("HloModule "):
+        return []
+    attributes: list[tuple[str, str]] = []
+    for part in split_top_level(line[len("HloModule ") :])[1:]:
+        key, equals, value = part.strip().partition("=")
+        attributes.append((key, value if equals else ""))
+    return attributes
+
+
+def entry_layout(value: str) -> tuple[tuple[str, ...], str]:
+    """Parameter shapes and result shape of an ``entry_computation_layout`` value."""
+    text = value.strip()
+    if not (text.startswith("{(") and text.endswith("}")):
+        return (), ""
+    text = text[1:-1]
+    depth = 0
+    for index, char in enumerate(text):
+        if char in "({[":
+            depth += 1
+        elif char in ")}]":
+            depth -= 1
+            if depth == 0:
+                parameters = _INDEX_COMMENT.sub("", text[1:index])
+                parts = tuple(part.strip() for part in split_top_level(parameters)) if parameters.strip() else ()
+                return parts, _INDEX_COMMENT.sub("", text[index + 1 :].removeprefix("->"))
+    return (), ""
+
+
+def split_top_level(text: str) -> list[str]:
+    """The parts of a text between commas that no bracket or string encloses."""
+    parts: list[str] = []
+    depth = 0
+    start = 0
+    quoted = False
+    position = 0
+    while position < len(text):
+        char = text[position]
+        if quoted:
+            if char == "\\":
+                position += 1
+            elif char == '"':
+                quoted = False
+        elif char == '"':
+            quoted = True
+        elif char in "({[<":
+            depth += 1
+        elif char in ")}]" or (char == ">" and text[position - 1] != "-"):
+            depth -= 1
+        elif char == "," and depth <= 0:
+            parts.append(text[start:position])
+            start = position + 1
+        position += 1
+    parts.append(text[start:])
+    return parts
+
+
+def broken(text: bytes) -> str | None:
+    """Why a stage's text is not whole, in one sentence; None for a whole one.
+
+    XLA prints the entry computation last, so a whole text has an ENTRY and ends in the brace that closes it.
+    """
+    if not text.strip():
+        return "the file is empty"
+    if not text.lstrip().startswith(b"HloModule"):
+        return "the file does not start with HloModule: not HLO text"
+    if b"\0" in text[:4096]:
+        return "the file holds binary data: not HLO text"
+    if _ENTRY.search(text) is None:
+        return "the text breaks off before the ENTRY computation"
+    if text.rstrip().rsplit(b"\n", 1)[-1].strip() != b"}":
+        return "the text breaks off inside the ENTRY computation: its closing brace is missing"
+    return None
+
+
+def difference(old: TextFacts, new: TextFacts, *, limit: int = 3) -> str:
+    """What differs between two compiles of one name, most telling first; empty where the texts do not differ.
+
+    Only causes are named: where shapes differ, the rest of the body follows from them.
+    """
+    found: list[str] = []
+    if len(old.parameters) != len(new.parameters):
+        found.append(f"{len(old.parameters)} → {len(new.parameters)} parameters")
+    else:
+        for number, (was, now) in enumerate(zip(old.parameters, new.parameters, strict=True)):
+            if was != now:
+                found.append(_shape_difference(f"parameter {number}", was, now))
+    if old.result != new.result and not found:
+        found.append(_shape_difference("result", old.result, new.result))
+    shapes_differ = bool(found)
+    was_header, now_header = dict(old.header), dict(new.header)
+    for key in sorted(was_header.keys() | now_header.keys()):
+        was, now = was_header.get(key), now_header.get(key)
+        if was != now and not (shapes_differ and key.startswith("allow_spmd_sharding")):
+            found.append(_attribute_difference(key, was, now))
+    if old.shardings != new.shardings and old.fingerprint != new.fingerprint:
+        found.extend(_sharding_difference(dict(old.shardings), dict(new.shardings)))
+    if not found and old.fingerprint != new.fingerprint:
+        if old.skeleton == new.skeleton:
+            found.append("values of constants")
+        elif old.instructions != new.instructions:
+            found.append(f"body: {old.instructions} → {new.instructions} instructions")
+        else:
+            found.append("body")
+    if len(found) > limit:
+        found = [*found[:limit], f"{len(found) - limit} more"]
+    return "; ".join(found)
+
+
+def _shape_difference(what: str, was: str, now: str) -> str:
+    bare_was, bare_now = _LAYOUT.sub("", was), _LAYOUT.sub("", now)
+    if bare_was == bare_now:
+        return f"layout of {what}: {_short(was)} → {_short(now)}"
+    return f"{what}: {_short(bare_was)} → {_short(bare_now)}"
+
+
+def _attribute_difference(key: str, was: str | None, now: str | None) -> str:
+    if was is None:
+        return f"{key}={_short(now or '')} is new"
+    if now is None:
+        return f"{key}={_short(was)} is gone"
+    return f"{key}: {_short(was)} → {_short(now)}"
+
+
+def _sharding_difference(was: dict[int, str], now: dict[int, str]) -> list[str]:
+    return [
+        f"sharding of parameter {number}: {_short(was.get(number, 'none'))} → {_short(now.get(number, 'none'))}"
+        for number in sorted(was.keys() | now.keys())
+        if was.get(number) != now.get(number)
+    ]
+
+
+def _short(text: str, width: int = 60) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,0 +1,284 @@
+"""Where the files of a dump come from: a folder, or an archive read in place.
+
+Every source lists its files (path, bytes) and reads any of them, whole or from the front. Archives are never unpacked
+to disk, so a member's name can do no harm: a name that climbs out of the archive is reported and left out. A compressed
+tar is held in memory as small compressed blocks (``blocks.py``), which makes each member readable on its own.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import posixpath
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+from hloscope.core.dumps.blocks import BOMB_FLOOR_BYTES, BOMB_RATIO, BlockFile, gzip_chunks, zstd_chunks
+from hloscope.core.errors import DumpError
+
+MAX_DEPTH = 12
+"""Folders below the dump that are looked into; XLA writes at most three."""
+MAX_MEMBER_BYTES = 8 << 30
+"""Largest member of an archive that is read into memory, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of a source."""
+
+    path: str
+    """Relative to the source, ``/`` between folders."""
+    size: int
+    """Bytes as stored in the dump (after unpacking)."""
+    mtime_ns: int = 0
+
+
+class FileSource(Protocol):
+    """The files of one dump."""
+
+    label: str
+    """The path as the user gave it."""
+    notes: list[str]
+    """What was left out, one sentence each."""
+
+    def entries(self) -> Iterator[Entry]:
+        """Every file, in no particular order."""
+        ...
+
+    def read(self, path: str, limit: int | None = None) -> bytes:
+        """The bytes of a file, at most ``limit`` from its front. Raises ``DumpError`` where it cannot be read."""
+        ...
+
+    def close(self) -> None:
+        """Gives back open files; the source cannot be read afterwards."""
+        ...
+
+
+class FolderSource:
+    """A dump directory; symbolic links to folders below it are not followed."""
+
+    def __init__(self, path: str) -> None:
+        self.label = path
+        self.notes: list[str] = []
+        self._root = path
+
+    def entries(self) -> Iterator[Entry]:
+        stack = [("", 0)]
+        while stack:
+            prefix, depth = stack.pop()
+            try:
+                with os.scandir(os.path.join(self._root, prefix)) as found:
+                    for item in found:
+                        if item.is_dir(follow_symlinks=False):
+                            if depth < MAX_DEPTH:
+                                stack.append((f"{prefix}{item.name}/", depth + 1))
+                            else:
+                                self.notes.append(f"{prefix}{item.name}: too deep, not looked into")
+                            continue
+                        entry = self._file(prefix, item)
+                        if entry is not None:
+                            yield entry
+            except OSError as error:
+                if not prefix:
+                    raise DumpError(f"cannot be read: {_reason(error)}", path=self.label) from None
+                self.notes.append(f"{prefix}: cannot be read: {_reason(error)}")
+
+    def _file(self, prefix: str, item: os.DirEntry[str]) -> Entry | None:
+        try:
+            info = item.stat()
+        except OSError as error:
+            self.notes.append(f"{prefix}{item.name}: cannot be read: {_reason(error)}")
+            return None
+        if not stat.S_ISREG(info.st_mode):
+            return None
+        return Entry(prefix + item.name, info.st_size, info.st_mtime_ns)
+
+    def read(self, path: str, limit: int | None = None) -> bytes:
+        try:
+            with open(os.path.join(self._root, path), "rb", buffering=0) as file:
+                if limit is None:
+                    return file.readall()
+                return file.read(limit) or b""
+        except OSError as error:
+            raise DumpError(f"cannot be read: {_reason(error)}", path=path) from None
+
+    def close(self) -> None:
+        pass
+
+
+class TarSource:
+    """A tar archive, packed or not, read in place."""
+
+    def __init__(self, path: str, file: io.RawIOBase | io.BufferedIOBase) -> None:
+        self.label = path
+        self.notes: list[str] = []
+        self._file = file
+        self._members: dict[str, tarfile.TarInfo] = {}
+        try:
+            self._tar = tarfile.open(fileobj=cast("io.BufferedReader", file), mode="r:")
+            self._index()
+        except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+            if not self._members:
+                raise DumpError(f"not a readable tar archive: {error}", path=path) from None
+            self.notes.append(f"the archive breaks off: {error}")
+
+    def _index(self) -> None:
+        for member in self._tar:
+            if not member.isfile():
+                if not member.isdir():
+                    self.notes.append(f"{_shown(member.name)}: a link or device, left out")
+                continue
+            name = safe_member_name(member.name)
+            if name is None:
+                self.notes.append(f"{_shown(member.name)}: a name that leaves the archive, left out")
+                continue
+            self._members[name] = member
+
+    def entries(self) -> Iterator[Entry]:
+        for name, member in self._members.items():
+            yield Entry(name, member.size, int(member.mtime * 1e9))
+
+    def read(self, path: str, limit: int | None = None) -> bytes:
+        member = self._members.get(path)
+        if member is None:
+            raise DumpError("no such file in the archive", path=path)
+        if limit is None and member.size > MAX_MEMBER_BYTES:
+            raise DumpError(f"{member.size} bytes are too many for one file of an archive", path=path)
+        try:
+            file = self._tar.extractfile(member)
+            if file is None:
+                return b""
+            return file.read() if limit is None else file.read(limit)
+        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+            raise DumpError(f"cannot be read from the archive: {error}", path=path) from None
+
+    def close(self) -> None:
+        self._tar.close()
+        self._file.close()
+
+
+class ZipSource:
+    """A zip archive, read in place."""
+
+    def __init__(self, path: str) -> None:
+        self.label = path
+        self.notes: list[str] = []
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError, ValueError) as error:
+            raise DumpError(f"not a readable zip archive: {error}", path=path) from None
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        for info in self._zip.infolist():
+            if info.is_dir():
+                continue
+            name = safe_member_name(info.filename)
+            if name is None:
+                self.notes.append(f"{_shown(info.filename)}: a name that leaves the archive, left out")
+                continue
+            self._members[name] = info
+
+    def entries(self) -> Iterator[Entry]:
+        for name, info in self._members.items():
+            yield Entry(name, info.file_size)
+
+    def read(self, path: str, limit: int | None = None) -> bytes:
+        info = self._members.get(path)
+        if info is None:
+            raise DumpError("no such file in the archive", path=path)
+        if limit is None and info.file_size > MAX_MEMBER_BYTES:
+            raise DumpError(f"{info.file_size} bytes are too many for one file of an archive", path=path)
+        if info.file_size > BOMB_FLOOR_BYTES and info.file_size > BOMB_RATIO * info.compress_size:
+            raise DumpError(f"{info.compress_size} bytes unpack to {info.file_size}; refused as a bomb", path=path)
+        try:
+            with self._zip.open(info) as file:
+                # The size in the directory is a claim: never read past it.
+                return file.read(info.file_size if limit is None else min(limit, info.file_size))
+        except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError, zlib.error) as error:
+            raise DumpError(f"cannot be read from the archive: {error}", path=path) from None
+
+    def close(self) -> None:
+        self._zip.close()
+
+
+def safe_member_name(name: str) -> str | None:
+    """The member's path without ``./`` and leading slashes; None where it leaves the archive or names no file."""
+    clean = name.replace("\\", "/").lstrip("/")
+    if ".." in clean.split("/") or "\0" in clean:
+        return None
+    clean = posixpath.normpath(clean)
+    return None if clean in (".", "") else clean
+
+
+def open_source(path: str | os.PathLike[str]) -> FileSource:
+    """The files of a dump directory or of an archive of one. Raises ``DumpError`` for anything else."""
+    label = os.fspath(path)
+    try:
+        info = os.stat(label)
+    except OSError as error:
+        raise DumpError(_reason(error), path=label) from None
+    if stat.S_ISDIR(info.st_mode):
+        return FolderSource(label)
+    if not stat.S_ISREG(info.st_mode):
+        raise DumpError("neither a directory nor a file", path=label)
+    return _open_archive(label)
+
+
+def is_archive(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is an archive that ``open_source`` reads, judged by its first bytes and, for tar, its name."""
+    label = os.fspath(path)
+    try:
+        with open(label, "rb") as file:
+            head = file.read(512)
+    except OSError:
+        return False
+    if head[:4] in _ZIP_MAGIC or head[257:262] == b"ustar":
+        return True
+    name = label.lower()
+    if head[:2] == _GZIP_MAGIC:
+        return name.endswith((".tar.gz", ".tgz")) or not name.endswith((".pb.gz", ".txt.gz", ".hlo.gz"))
+    if head[:4] == _ZSTD_MAGIC:
+        return True
+    return name.endswith(".tar")
+
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
+
+
+def _open_archive(label: str) -> FileSource:
+    try:
+        file = Path(label).open("rb")
+    except OSError as error:
+        raise DumpError(_reason(error), path=label) from None
+    head = file.read(512)
+    file.seek(0)
+    if head[:4] in _ZIP_MAGIC:
+        file.close()
+        return ZipSource(label)
+    if head[:2] == _GZIP_MAGIC:
+        with file:
+            return TarSource(label, BlockFile(gzip_chunks(file, label), label))
+    if head[:4] == _ZSTD_MAGIC:
+        with file:
+            return TarSource(label, BlockFile(zstd_chunks(file, label), label))
+    if head[257:262] == b"ustar" or label.lower().endswith(".tar"):
+        return TarSource(label, file)
+    file.close()
+    raise DumpError(
+        "neither a dump directory nor an archive of one", path=label, hint="archives: .tar, .tar.gz, .tar.zst, .zip"
+    )
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _shown(name: str) -> str:
+    return name if name.isprintable() and len(name) < 200 else repr(name[:100])

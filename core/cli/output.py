@@ -286,9 +286,10 @@ def _write_terminal(headings: Sequence[str], cells: Sequence[Sequence[str]], num
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for heading, right in zip(headings, numeric, strict=True):
-        table.add_column(heading, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+        # rich narrows the columns that may wrap: numbers stay whole, and texts are cut instead of wrapped
+        table.add_column(heading, justify="right" if right else "left", no_wrap=right)
     for line in cells:
-        table.add_row(*(Text(text) for text in line))
+        table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in line))
     Console().print(table)
 
 

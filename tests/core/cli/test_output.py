@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hloscope.core.cli.output import Column, TableOptions, emit_object, emit_table, json_option, table_options
+from hloscope.core.cli.progress import progress
 from hloscope.core.errors import UsageError
 from hloscope.core.version import version
 from hloscope.core.views.data import Source
@@ -126,3 +131,49 @@ def test_an_object_has_its_keys_beside_the_envelope() -> None:
     answer = json.loads(CliRunner().invoke(command, ["--json"]).stdout, parse_constant=lambda text: pytest.fail(text))
     assert list(answer) == ["hloscope", "source", "where", "worst"]
     assert answer["where"] == "a/b" and answer["worst"] == [1.5, "NaN", "-Infinity"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+def test_on_a_terminal_columns_fit_the_width_and_progress_shows() -> None:
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    program = (
+        "from hloscope.core.cli.output import TableOptions, emit_table\n"
+        "from hloscope.core.cli.progress import progress\n"
+        "with progress('reading') as report: report(1, 2)\n"
+        "emit_table([{'name': 'x' * 200, 'bytes': 1234567}], ['name', 'bytes'], TableOptions())\n"
+    )
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    environment = {**os.environ, "TERM": "xterm"}
+    for name in ("COLUMNS", "NO_COLOR"):
+        environment.pop(name, None)
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    received = b""
+    while True:
+        try:
+            chunk = os.read(ours, 4096)
+        except OSError:  # how Linux says that the other end is closed
+            break
+        if not chunk:
+            break
+        received += chunk
+    os.close(ours)
+    assert child.wait(timeout=60) == 0, received.decode()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", received.decode())
+    assert "reading" in text and "1/2" in text
+    table = [line.rstrip() for line in text.splitlines() if "x" * 20 in line]
+    assert len(table) == 1 and len(table[0]) <= 60
+    assert "…" in table[0] and table[0].endswith("1,234,567")
+
+
+def test_progress_is_silent_on_a_pipe(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress("reading") as report:
+        report(1, 2)
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,482 @@
+"""Writing a ledger: what passes record through, and the writer behind it.
+
+A pass holds a ``Recorder`` and asks ``enabled`` once before it builds an event, so that recording costs one attribute
+test when it is off. When on, an event is put on a list and encoded when the list is written: at every start of a pass
+and after some thousands of events, each time in one transaction. A writer that is killed loses only what came after
+the last of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count, islice
+from types import TracebackType
+from typing import Protocol, Self
+
+from hloscope.core.errors import InternalError
+from hloscope.core.ledger.declare import Event, EventSpec, Value
+from hloscope.core.ledger.schema import FILE_MARK
+from hloscope.core.ledger.snapshots import SnapshotWriter
+from hloscope.core.ledger.store import close_ledger, create_ledger, ledger_error
+
+_BATCH_EVENTS = 4096
+_BATCH_BYTES = 4 << 20
+_encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
+class Recorder(Protocol):
+    """What a pass, a pipeline or an importer records through."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether recording does anything; test it before building an event."""
+        ...
+
+    def emit(self, event: Event) -> None:
+        """Record an event; it belongs to the innermost open pass, else to the current module."""
+        ...
+
+    def begin_pass(
+        self, name: str, *, pipeline: str = "", xla_pass_id: int | None = None, instructions: int | None = None
+    ) -> int:
+        """Open a row of the timeline and return its number; call it before deciding whether the pass runs."""
+        ...
+
+    def end_pass(
+        self,
+        row: int,
+        *,
+        changed: bool | None,
+        instructions: int | None = None,
+        snapshot: int | None = None,
+        fuel_used: int | None = None,
+        file: str | None = None,
+        next_pass: str | None = None,
+    ) -> None:
+        """Close a row: whether it changed the module, the instructions and the text after it, fuel spent, dump file."""
+        ...
+
+    def add_snapshot(self, text: str | bytes) -> int:
+        """Store a module text and return its number."""
+        ...
+
+    def add_snapshot_lines(self, lines: Iterable[str]) -> int:
+        """Store a module text given as lines and return its number."""
+        ...
+
+
+Ledger = Recorder
+"""The name by which passes know it."""
+
+
+class NullLedger:
+    """Records nothing."""
+
+    enabled = False
+
+    def emit(self, event: Event) -> None:
+        """Drop the event."""
+
+    def begin_pass(
+        self, name: str, *, pipeline: str = "", xla_pass_id: int | None = None, instructions: int | None = None
+    ) -> int:
+        """Number 0, which stands for no row."""
+        return 0
+
+    def end_pass(
+        self,
+        row: int,
+        *,
+        changed: bool | None,
+        instructions: int | None = None,
+        snapshot: int | None = None,
+        fuel_used: int | None = None,
+        file: str | None = None,
+        next_pass: str | None = None,
+    ) -> None:
+        """Nothing."""
+
+    def add_snapshot(self, text: str | bytes) -> int:
+        """Number 0, which stands for no text."""
+        return 0
+
+    def add_snapshot_lines(self, lines: Iterable[str]) -> int:
+        """Number 0, which stands for no text."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a ledger says about the compile that it describes."""
+
+    kind: str = "core"
+    """``core`` (our own compile), ``dump`` (imported) or ``capture``."""
+    tool_version: str = ""
+    xla_build: str | None = None
+    target: str | None = None
+    flags: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """One complete row of the timeline, as an importer knows it."""
+
+    name: str
+    pipeline: str = ""
+    changed: bool | None = None
+    file: str | None = None
+    """Dump file, relative to the dump."""
+    next_pass: str | None = None
+    xla_pass_id: int | None = None
+    start_us: int | None = None
+    """Microseconds since 1970."""
+    ns: int | None = None
+    """Run time in nanoseconds."""
+    snapshot: int | None = None
+    """Text after the pass; None inherits that of the row before."""
+    instructions: int | None = None
+    """Instructions after the pass; None inherits."""
+    fuel_used: int | None = None
+    unannounced: str | None = None
+
+
+@dataclass(slots=True)
+class _Plan:
+    """How events of one type become rows."""
+
+    number: int
+    encode: Callable[[Event], str]
+
+
+class LedgerWriter:
+    """Creates a ledger and writes it; use it in a ``with`` block or call ``close``.
+
+    One thread at a time. Raises LedgerError when the file exists and ``force`` is not set, and once when the disk is full
+    or otherwise refuses; what was committed by then stays readable, and later calls do nothing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], run: RunInfo | None = None, *, force: bool = False) -> None:
+        self._connection = create_ledger(path, force=force)
+        self.path = os.fspath(path)
+        self.enabled = True
+        """False once closed or after an error."""
+        self._snapshots = SnapshotWriter(self._connection)
+        self._strings: defaultdict[str | None, int | None] = defaultdict(count(1).__next__)
+        # The missing name is the missing number, so that encoding needs no test.
+        self._strings[None] = None
+        self._strings_written = 1
+        self._plans: dict[str, _Plan] = {}
+        self._new_types: list[tuple[int, str, str, str, str]] = []
+        self._events: list[tuple[int | None, int | None, Event]] = []
+        self._event_total = 0
+        self._statements: list[tuple[str, tuple[object, ...]]] = []
+        self._run = 0
+        self._module: int | None = None
+        self._module_total = 0
+        self._prefix: str | None = None
+        self._pass_total = 0
+        self._ordinal = 0
+        self._instructions: int | None = None
+        self._snapshot: int | None = None
+        self._open: list[tuple[int, int, str, str]] = []
+        self._pass: int | None = None
+        self._closed = False
+        self.begin_run(run or RunInfo())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(complete=kind is None)
+
+    # What the run is about
+
+    def begin_run(self, run: RunInfo) -> int:
+        """Start another run in the same file and return its number; the first one starts by itself."""
+        self._finish_run()
+        self._run += 1
+        row = (self._run, run.kind, run.tool_version, run.xla_build, run.target, run.flags, run.source)
+        created = time.time_ns() // 1000
+        self._statements.append(("INSERT INTO run_rows VALUES(?,?,?,?,?,?,?,?,0)", (*row, created)))
+        self.flush()
+        return self._run
+
+    def _finish_run(self) -> None:
+        if self._run:
+            self._statements.append(("UPDATE run_rows SET complete=1 WHERE id=?", (self._run,)))
+
+    def begin_module(
+        self,
+        name: str,
+        *,
+        xla_id: int | None = None,
+        file_prefix: str | None = None,
+        info: dict[str, object] | None = None,
+    ) -> int:
+        """Start a module and return its number; passes, events and snapshots that follow belong to it.
+
+        ``file_prefix`` is what the names of its dump files share; stored names are shortened by it.
+        """
+        self._module_total += 1
+        self._module = self._module_total
+        self._prefix = file_prefix
+        self._ordinal = 0
+        self._instructions = self._snapshot = self._pass = None
+        self._open.clear()
+        self._snapshots.next_module()
+        row = (self._module, self._run, name, xla_id, file_prefix, None if info is None else _encode_json(info))
+        self._statements.append(("INSERT INTO module_rows VALUES(?,?,?,?,?,?)", row))
+        return self._module
+
+    # Passes
+
+    def begin_pass(
+        self, name: str, *, pipeline: str = "", xla_pass_id: int | None = None, instructions: int | None = None
+    ) -> int:
+        """See Recorder. What was recorded before, and the fact that this pass started, are committed."""
+        if not self.enabled:
+            return 0
+        self._pass_total += 1
+        row = self._pass_total
+        before = self._instructions if instructions is None else instructions
+        parent = self._open[-1][0] if self._open else None
+        started = time.time_ns()
+        strings = self._strings
+        self._statements.append(
+            (
+                "INSERT INTO pass_rows(id,module,xla_id,parent,pipeline,pass,start_us,before,snapshot)"
+                "VALUES(?,?,?,?,?,?,?,?,?)",
+                (
+                    row, self._module, xla_pass_id, parent, strings[pipeline], strings[name], started // 1000, before,
+                    self._snapshot,
+                ),
+            )
+        )  # fmt: skip
+        self._open.append((row, time.perf_counter_ns(), pipeline, name))
+        self._pass = row
+        self.flush()
+        self._open[-1] = (row, time.perf_counter_ns(), pipeline, name)
+        return row
+
+    def end_pass(
+        self,
+        row: int,
+        *,
+        changed: bool | None,
+        instructions: int | None = None,
+        snapshot: int | None = None,
+        fuel_used: int | None = None,
+        file: str | None = None,
+        next_pass: str | None = None,
+    ) -> None:
+        """See Recorder. Rows are numbered for the timeline in the order in which they end, as dump files are."""
+        ended = time.perf_counter_ns()
+        if not self.enabled:
+            return
+        if not self._open or self._open[-1][0] != row:
+            raise InternalError(f"pass row {row} is closed out of order")
+        _, started, pipeline, name = self._open.pop()
+        self._pass = self._open[-1][0] if self._open else None
+        self._inherit(instructions, snapshot)
+        self._statements.append(
+            (
+                "UPDATE pass_rows SET ordinal=?,changed=?,ns=?,after=?,snapshot=?,fuel=?,file=?,next_pass=? WHERE id=?",
+                (
+                    self._ordinal, changed, ended - started, self._instructions, self._snapshot, fuel_used,
+                    self._stored_file(file, pipeline, name, next_pass), self._strings[next_pass], row,
+                ),
+            )
+        )  # fmt: skip
+        self._ordinal += 1
+
+    def add_pass(self, record: PassRecord) -> int:
+        """Write a complete row, as an importer has it, and return its number for ``emit(…, row=…)``."""
+        if not self.enabled:
+            return 0
+        self._pass_total += 1
+        before = self._instructions
+        self._inherit(record.instructions, record.snapshot)
+        strings = self._strings
+        self._statements.append(
+            (
+                "INSERT INTO pass_rows VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                (
+                    self._pass_total, self._module, self._ordinal, record.xla_pass_id, None,
+                    strings[record.pipeline], strings[record.name], strings[record.next_pass],
+                    record.changed, record.start_us, record.ns,
+                    self._stored_file(record.file, record.pipeline, record.name, record.next_pass), self._snapshot,
+                    self._instructions if before is None else before, self._instructions, record.fuel_used,
+                    record.unannounced,
+                ),
+            )
+        )  # fmt: skip
+        self._ordinal += 1
+        if len(self._statements) >= _BATCH_EVENTS:
+            self.flush()
+        return self._pass_total
+
+    def _inherit(self, instructions: int | None, snapshot: int | None) -> None:
+        if instructions is not None:
+            self._instructions = instructions
+        if snapshot is not None:
+            self._snapshot = snapshot
+
+    def _stored_file(self, file: str | None, pipeline: str, name: str, next_pass: str | None) -> str | None:
+        if file is None:
+            return None
+        if self._prefix:
+            if not file.startswith(self._prefix):
+                raise InternalError(f"dump file {file} does not start with the prefix of its module")
+            file = file[len(self._prefix) :]
+        said = f"{pipeline}.after_{name}.before_{next_pass}.txt"
+        return file[: -len(said)] + FILE_MARK if next_pass is not None and file.endswith(said) else file
+
+    # Events and texts
+
+    def emit(self, event: Event, *, row: int | None = None) -> None:
+        """Record an event for a pass row, by default the innermost open one."""
+        if not self.enabled:
+            return
+        self._events.append((self._pass if row is None else row, self._module, event))
+        if len(self._events) >= _BATCH_EVENTS:
+            self.flush()
+
+    def add_snapshot(self, text: str | bytes) -> int:
+        """Store a module text and return its number."""
+        if not self.enabled:
+            return 0
+        number = self._snapshots.add(text)
+        if self._snapshots.pending_bytes > _BATCH_BYTES:
+            self.flush()
+        return number
+
+    def add_snapshot_lines(self, lines: Iterable[str]) -> int:
+        """Store a module text given as lines and return its number."""
+        if not self.enabled:
+            return 0
+        number = self._snapshots.add_lines(lines)
+        if self._snapshots.pending_bytes > _BATCH_BYTES:
+            self.flush()
+        return number
+
+    # The file
+
+    def flush(self) -> None:
+        """Commit everything recorded so far. Raises LedgerError once when it cannot be written."""
+        if self.enabled:
+            self._write(final=False)
+
+    def _write(self, *, final: bool) -> None:
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            self._snapshots.write(final=final)
+            rows = self._event_rows()
+            fresh = len(self._strings) - self._strings_written
+            if fresh:
+                names = list(islice(reversed(self._strings.items()), fresh))
+                connection.executemany("INSERT INTO strings(text,id) VALUES(?,?)", reversed(names))
+                self._strings_written += fresh
+            for statement, values in self._statements:
+                connection.execute(statement, values)
+            connection.executemany("INSERT INTO event_types VALUES(?,?,?,?,?)", self._new_types)
+            connection.executemany("INSERT INTO event_rows VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)", rows)
+            connection.execute("COMMIT")
+        except (sqlite3.Error, OSError) as error:
+            self._give_up()
+            raise ledger_error(self.path, error, "write the ledger") from error
+        except BaseException:
+            # Interrupted half way: the batch is lost as a whole, the file stays consistent.
+            self._give_up()
+            raise
+        self._statements.clear()
+        self._new_types.clear()
+        self._events.clear()
+
+    def _give_up(self) -> None:
+        self.enabled = False
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            pass
+
+    def _event_rows(self) -> list[tuple[object, ...]]:
+        number = self._strings.__getitem__
+        plans = self._plans
+        rows: list[tuple[object, ...]] = []
+        total = self._event_total
+        for row, module, event in self._events:
+            total += 1
+            plan = plans.get(event.type_name) or self._plan(event.spec)
+            rows.append(
+                (
+                    total, plan.number, None if row else module, row, number(event.subject), number(event.computation),
+                    number(event.verdict), number(event.code), event.fuel, number(event.origin), number(event.method),
+                    event.agrees, plan.encode(event),
+                )
+            )  # fmt: skip
+        self._event_total = total
+        return rows
+
+    def _plan(self, spec: EventSpec) -> _Plan:
+        plan = self._plans[spec.name] = _Plan(len(self._plans) + 1, _encoder(spec, self._strings))
+        stored = _encode_json([[one.name, one.unit] for one in spec.fields])
+        self._new_types.append((plan.number, spec.name, spec.kind, spec.sentence, stored))
+        return plan
+
+    def close(self, *, complete: bool = True) -> None:
+        """Commit, fold everything into one plain file, and close; closing twice is harmless. Raises LedgerError."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self.enabled:
+                if complete:
+                    self._finish_run()
+                self._write(final=True)
+        finally:
+            self.enabled = False
+            close_ledger(self._connection)
+
+
+def _encoder(spec: EventSpec, strings: defaultdict[str | None, int | None]) -> Callable[[Event], str]:
+    """A function that turns the own fields of an event into the stored array; names become numbers."""
+    number = strings.__getitem__
+    plan = [(one.name, one.unit) for one in spec.fields]
+
+    def encode(event: Event) -> str:
+        values: list[object] = []
+        for name, unit in plan:
+            value = getattr(event, name)
+            if unit == "name":
+                value = number(value)
+            elif unit == "names":
+                value = list(map(number, value))
+            values.append(value)
+        # Trailing defaults of None need no space.
+        while values and values[-1] is None:
+            values.pop()
+        try:
+            return _encode_json(values)
+        except ValueError:
+            return _encode_json([_plain(one) for one in values])
+
+    return encode
+
+
+def _plain(value: object) -> Value | object:
+    """JSON has no infinity and no NaN; they travel as words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,326 @@
+"""The shape of a ledger file: stored tables, the public views over them, and how an older file becomes a newer one.
+
+Tables are the private half: compact, names replaced by numbers of the ``strings`` table, module texts in compressed
+blocks. **The views are the public half**: plain names, stable columns, one view per question. They are stored in the
+file, so any SQLite tool can ask them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from hloscope.core.ledger.declare import Event
+from hloscope.core.ledger.events import FusionDecision, RewriteDecision
+
+APPLICATION_ID = 0x484C4F53
+"""SQLite's ``application_id`` of a ledger: the letters HLOS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One public column: name, meaning in one line, and the expression that computes it."""
+
+    name: str
+    meaning: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One public view."""
+
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+    source: str
+    """The FROM clause and what follows it."""
+
+    @property
+    def statement(self) -> str:
+        """The SQL that makes it, compact because every ledger carries it."""
+        listed = ",".join(
+            one.expression if one.expression.split(".")[-1] == one.name else f'{one.expression} AS "{one.name}"'
+            for one in self.columns
+        )
+        return f'CREATE VIEW "{self.name}" AS SELECT {listed} {self.source}'
+
+
+TABLES: tuple[str, ...] = (
+    "CREATE TABLE strings(id INTEGER PRIMARY KEY,text TEXT NOT NULL)",
+    "CREATE TABLE run_rows(id INTEGER PRIMARY KEY,kind TEXT,tool_version TEXT,xla_build TEXT,target TEXT,flags TEXT,"
+    "source TEXT,created_us INT,complete INT)",
+    "CREATE TABLE module_rows(id INTEGER PRIMARY KEY,run INT,name TEXT,xla_id INT,file_prefix TEXT,info TEXT)",
+    "CREATE TABLE pass_rows(id INTEGER PRIMARY KEY,module INT,ordinal INT,xla_id INT,parent INT,pipeline INT,pass INT,"
+    "next_pass INT,changed INT,start_us INT,ns INT,file TEXT,snapshot INT,before INT,after INT,fuel INT,"
+    "unannounced TEXT)",
+    "CREATE TABLE event_types(id INTEGER PRIMARY KEY,name TEXT,kind TEXT,sentence TEXT,fields TEXT)",
+    "CREATE TABLE event_rows(id INTEGER PRIMARY KEY,type INT,module INT,pass INT,subject INT,computation INT,verdict INT,"
+    "code INT,fuel INT,origin INT,method INT,agrees INT,data TEXT)",
+    "CREATE INDEX event_by_pass ON event_rows(pass)",
+    "CREATE TABLE snapshot_rows(id INTEGER PRIMARY KEY,lines INT,size INT,chunks BLOB)",
+    "CREATE TABLE line_blocks(first INTEGER PRIMARY KEY,count INT,data BLOB)",
+    "CREATE TABLE chunk_blocks(first INTEGER PRIMARY KEY,count INT,data BLOB)",
+)
+
+FILE_MARK = "\x01"
+"""Stands in a stored file name for ``PIPELINE.after_PASS.before_NEXT.txt``, which the row says already."""
+
+_EVENT_SOURCE = (
+    "FROM event_rows e JOIN event_types t ON t.id=e.type LEFT JOIN pass_rows p ON p.id=e.pass"
+    " LEFT JOIN strings n ON n.id=p.pass"
+)
+
+
+def _text(number: str) -> str:
+    return f"(SELECT text FROM strings WHERE id={number})"
+
+
+def _own(event: type[Event], name: str) -> str:
+    """Expression for an event's own field: the stored data is an array in the order of the declaration."""
+    position = [one.name for one in event.spec.fields].index(name)
+    spec = event.spec.fields[position]
+    if spec.unit == "names":
+        return f"(SELECT group_concat(s.text,' ') FROM json_each(e.data,'$[{position}]') j JOIN strings s ON s.id=j.value)"
+    value = f"e.data->>{position}"
+    return _text(f"({value})") if spec.unit == "name" else value
+
+
+def _c(name: str, expression: str, meaning: str) -> Column:
+    return Column(name, meaning, expression)
+
+
+_WHERE = (
+    _c("id", "e.id", "number of the event, in the order of recording"),
+    _c("module", "coalesce(e.module,p.module)", "number of the module"),
+    _c("stage", "p.ordinal", "row of the pass timeline that it belongs to"),
+    _c("pass", "n.text", "name of that pass"),
+)
+_VERDICT = (
+    _c("verdict", _text("e.verdict"), "outcome in one word"),
+    _c("code", _text("e.code"), "key of the reason"),
+)
+_ORIGIN = (
+    _c("fuel", "e.fuel", "fuel ordinal of the decision"),
+    _c("origin", _text("e.origin"), "`core`, `xla` or `inferred`"),
+)
+_REWRITE = (
+    *_WHERE,
+    _c("rule", _own(RewriteDecision, "rule"), "rewrite rule"),
+    _c("subject", _text("e.subject"), "instruction that it is about"),
+    _c("computation", _text("e.computation"), "computation of that instruction"),
+    *_VERDICT,
+)
+
+VIEWS: tuple[View, ...] = (
+    View(
+        "runs",
+        "One row per compile or import that the file describes.",
+        (
+            _c("id", "id", "number of the run"),
+            _c("kind", "kind", "`core` (our own compile), `dump` (imported) or `capture`"),
+            _c("tool_version", "tool_version", "version of hloscope that wrote it"),
+            _c("xla_build", "xla_build", "the compiler build described, empty where the dump does not say"),
+            _c("target", "target", "`cpu`, `gpu`, `tpu` or a device name"),
+            _c("flags", "flags", "compiler flags, as given"),
+            _c("source", "source", "path of the dump or program"),
+            _c("created_us", "created_us", "start of the run, microseconds since 1970"),
+            _c("complete", "complete", "1 when the writer finished; 0 while it runs or after it was killed"),
+        ),
+        "FROM run_rows",
+    ),
+    View(
+        "modules",
+        "One row per module.",
+        (
+            _c("id", "m.id", "number of the module"),
+            _c("run", "m.run", "number of the run"),
+            _c("name", "m.name", "name of the HLO module"),
+            _c("xla_id", "m.xla_id", "the compiler's own number for it"),
+            _c("file_prefix", "m.file_prefix", "what its dump files start with"),
+            _c("info", "m.info", "further facts, a JSON object"),
+            _c("passes", "(SELECT count(*) FROM pass_rows WHERE module=m.id)", "rows of its pass timeline"),
+        ),
+        "FROM module_rows m",
+    ),
+    View(
+        "passes",
+        "The pass timeline: one row per pass that ran, was skipped, or wrote a dump file.",
+        (
+            _c("id", "p.id", "number of the row, in the order in which passes started"),
+            _c("module", "p.module", "number of the module"),
+            _c("stage", "p.ordinal", "row in the timeline of the module, what `--stage` takes; empty while it runs"),
+            _c("pipeline", _text("p.pipeline"), "pipeline that holds the pass"),
+            _c("pass", _text("p.pass"), "pass"),
+            _c("changed", "p.changed", "1, 0, or empty where nothing says whether it changed the module"),
+            _c("instructions_before", "p.before", "instructions of the module before"),
+            _c("instructions_after", "p.after", "instructions of the module after"),
+            _c("start_us", "p.start_us", "start, microseconds since 1970"),
+            _c("end_us", "p.start_us+p.ns/1000", "end, microseconds since 1970"),
+            _c("ns", "p.ns", "run time in nanoseconds; empty where nothing says it"),
+            _c("fuel_used", "p.fuel", "rewrites that it applied"),
+            _c(
+                "file",
+                "coalesce(m.file_prefix,'')||replace(p.file,char(1),"
+                f"{_text('p.pipeline')}||'.after_'||{_text('p.pass')}||'.before_'||coalesce({_text('p.next_pass')},'')||'.txt')",
+                "dump file of the state after it, relative to the dump",
+            ),
+            _c("next_pass", _text("p.next_pass"), "pass that follows according to the file name"),
+            _c("snapshot", "p.snapshot", "number of the module text after it (inherited if it wrote none)"),
+            _c("unannounced", "p.unannounced", "`A … B`: range of passes that hides an undeclared change"),
+            _c("xla_pass_id", "p.xla_id", "the compiler's own number of the pass"),
+            _c("parent", "p.parent", "row of the pipeline that ran it, where recorded"),
+        ),
+        "FROM pass_rows p LEFT JOIN module_rows m ON m.id=p.module",
+    ),
+    View(
+        "stages",
+        "The distinct states of each module: timeline rows whose text differs from the row before.",
+        (
+            _c("module", "module", "number of the module"),
+            _c("stage", "stage", "row of the timeline"),
+            _c("pipeline", "pipeline", "pipeline"),
+            _c("pass", "pass", "pass that made it"),
+            _c("snapshot", "snapshot", "number of the module text"),
+            _c("lines", "lines", "lines of the text"),
+            _c("size", "size", "bytes of the text"),
+        ),
+        "FROM(SELECT p.*,s.lines,s.size,lag(p.snapshot) OVER(PARTITION BY p.module ORDER BY p.stage) prior"
+        " FROM passes p JOIN snapshot_rows s ON s.id=p.snapshot WHERE p.stage IS NOT NULL)WHERE prior IS NOT snapshot",
+    ),
+    View(
+        "events",
+        "Every event, of whatever type.",
+        (
+            *_WHERE,
+            _c("type", "t.name", "type of the event"),
+            _c("subject", _text("e.subject"), "instruction that it is about"),
+            _c("computation", _text("e.computation"), "computation of that instruction"),
+            *_VERDICT,
+            *_ORIGIN,
+            _c("method", _text("e.method"), "`recorded`, `replayed` or `counterfactual`"),
+            _c("agrees", "e.agrees", "1 or 0 where the real compiler's dump confirms or contradicts it"),
+            _c(
+                "data",
+                "(SELECT json_group_object(f.value->>0,CASE f.value->>1 WHEN 'name' THEN"
+                " (SELECT text FROM strings WHERE id=e.data->>f.key) WHEN 'names' THEN json((SELECT"
+                " json_group_array(s.text) FROM json_each(e.data->f.key) j JOIN strings s ON s.id=j.value))"
+                " ELSE e.data->>f.key END) FROM json_each(t.fields) f)",
+                "the event's own fields, a JSON object",
+            ),
+        ),
+        _EVENT_SOURCE,
+    ),
+    View(
+        "rewrites",
+        "Every optional rewrite that a pass came to, applied or refused.",
+        (*_REWRITE, *_ORIGIN, _c("produced", _own(RewriteDecision, "produced"), "instructions made, space separated")),
+        f"{_EVENT_SOURCE} WHERE t.name='rewrite_decision'",
+    ),
+    View(
+        "refusals",
+        "Every decision that said no, with its reason.",
+        (
+            *_WHERE,
+            _c("type", "t.name", "type of the event"),
+            _c("subject", _text("e.subject"), "instruction that it is about"),
+            *_VERDICT,
+        ),
+        f"{_EVENT_SOURCE} WHERE e.verdict IN(SELECT id FROM strings WHERE text IN('refused','ineligible'))",
+    ),
+    View(
+        "fuel",
+        "Fuel by pass row: how many gated decisions, applied and refused, and the range of ordinals.",
+        (
+            _c("module", "p.module", "number of the module"),
+            _c("stage", "p.ordinal", "row of the pass timeline"),
+            _c("pass", "n.text", "pass"),
+            _c("decisions", "count(*)", "decisions with a fuel ordinal"),
+            _c("applied", "sum(v.text IN('applied','fused'))", "how many were applied"),
+            _c("exhausted", "sum(c.text IS 'fuel_exhausted')", "how many were refused for want of fuel"),
+            _c("first", "min(e.fuel)", "first ordinal"),
+            _c("last", "max(e.fuel)", "last ordinal"),
+        ),
+        "FROM event_rows e JOIN pass_rows p ON p.id=e.pass JOIN strings n ON n.id=p.pass LEFT JOIN strings v ON"
+        " v.id=e.verdict LEFT JOIN strings c ON c.id=e.code WHERE e.fuel IS NOT NULL GROUP BY p.id",
+    ),
+    View(
+        "fusion_decisions",
+        "Every decision of a fusion pass about a producer and its consumers.",
+        (
+            *_WHERE,
+            _c("step", _own(FusionDecision, "step"), "position among the decisions of the pass"),
+            _c("producer", _text("e.subject"), "instruction that would be fused away"),
+            _c("consumers", _own(FusionDecision, "consumers"), "its readers, space separated"),
+            *_VERDICT,
+            _c("reason", _own(FusionDecision, "reason"), "the compiler's own words"),
+            _c("us_fused", _own(FusionDecision, "us_fused"), "estimated microseconds when fused"),
+            _c("us_unfused", _own(FusionDecision, "us_unfused"), "estimated microseconds when kept apart"),
+            _c("bytes", _own(FusionDecision, "bytes"), "memory traffic saved, bytes"),
+            *_ORIGIN,
+        ),
+        f"{_EVENT_SOURCE} WHERE t.name='fusion_decision'",
+    ),
+    View(
+        "notes",
+        "What could not be read or understood in the dump.",
+        (
+            _c("id", "id", "number of the event"),
+            _c("module", "module", "number of the module, empty for the dump as a whole"),
+            _c("code", "code", "key of the reason"),
+            _c("file", "data->>'file'", "file, relative to the dump"),
+            _c("line", "data->>'line'", "1-based line where known"),
+            _c("message", "data->>'message'", "what is the matter"),
+        ),
+        "FROM events WHERE type IN('dump_note','parse_finding')",
+    ),
+)
+
+Migration = Callable[[sqlite3.Connection], None]
+"""Turns a file of one schema version into the next one; runs inside a transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A version of the file format and the steps that lead to it."""
+
+    version: int
+    tables: tuple[str, ...]
+    views: tuple[View, ...]
+    migrations: Mapping[int, Migration] = field(default_factory=lambda: MappingProxyType({}))
+    """``migrations[n]`` makes version n + 1 of the tables out of version n; views are made anew afterwards."""
+
+    def create(self, connection: sqlite3.Connection) -> None:
+        """Make an empty ledger in an empty database."""
+        for statement in self.tables:
+            connection.execute(statement)
+        self.make_views(connection)
+        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version={self.version}")
+
+    def make_views(self, connection: sqlite3.Connection) -> None:
+        """Make the public views, replacing older ones."""
+        for view in self.views:
+            connection.execute(f'DROP VIEW IF EXISTS "{view.name}"')
+        for view in self.views:
+            connection.execute(view.statement)
+
+    def migrate(self, connection: sqlite3.Connection, version: int) -> None:
+        """Bring a file of an older version up to this one, in one transaction."""
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for step in range(version, self.version):
+                self.migrations[step](connection)
+            self.make_views(connection)
+            connection.execute(f"PRAGMA user_version={self.version}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+SCHEMA = Schema(version=1, tables=TABLES, views=VIEWS)
+"""The format that this version writes."""

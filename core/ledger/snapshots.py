@@ -1,0 +1,391 @@
+"""Module texts, each stored once.
+
+A text is a sequence of lines. Every distinct line gets a number; the number sequence of a text is cut into *chunks* at
+places that depend on the lines alone, so that a stage that shares 99% with its neighbour shares its chunks too; every
+distinct chunk gets a number; a snapshot is the list of its chunk numbers. Lines and chunks are kept in compressed
+blocks. Two stages can be compared by line numbers without touching the text.
+
+Block payloads start with one codec byte: 0 plain, 1 zlib.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, compress, count, islice
+from operator import sub
+from typing import Generic, TypeVar
+
+from hloscope.core.errors import InternalError, LedgerError
+
+_LONG_LINE = 16_384
+"""Longer lines (characters) are known by a digest only, so that megabytes of constants are not kept in memory."""
+_BLOCK_BYTES = 192 * 1024
+"""Text per line block before compression."""
+_BLOCK_IDS = 32_768
+"""Line numbers per chunk block."""
+_CHUNK_MASK, _CHUNK_MIN, _CHUNK_MAX = 31, 8, 512
+"""A chunk ends where the hash of a line has these bits zero; shortest and longest chunk in lines."""
+_FORGET_BYTES = 256 << 20
+"""Text that the writer remembers for finding duplicates before it starts afresh with the next module."""
+_ENCODING = ("utf-8", "surrogateescape")
+
+
+def _pack(raw: bytes, level: int) -> bytes:
+    squeezed = zlib.compress(raw, level) if len(raw) > 40 else raw
+    return b"\1" + squeezed if len(squeezed) < len(raw) else b"\0" + raw
+
+
+def _unpack(data: bytes) -> bytes:
+    codec = data[:1]
+    if codec == b"\1":
+        try:
+            return zlib.decompress(memoryview(data)[1:])
+        except zlib.error as error:
+            raise LedgerError(f"a block of module text is damaged ({error})") from error
+    if codec == b"\0":
+        return data[1:]
+    raise LedgerError(f"a block of module text uses codec {codec!r}, which this version does not have")
+
+
+def _pack_numbers(numbers: Sequence[int], level: int) -> bytes:
+    """Differences of neighbours, as four byte planes: runs of consecutive numbers become runs of equal bytes."""
+    raw = array("i", chain(islice(numbers, 1), map(sub, islice(numbers, 1, None), numbers))).tobytes()
+    return _pack(b"".join(raw[plane::4] for plane in range(4)), level)
+
+
+def _unpack_numbers(data: bytes) -> array[int]:
+    planes = _unpack(data)
+    size = len(planes) // 4
+    raw = bytearray(4 * size)
+    for plane in range(4):
+        raw[plane::4] = planes[plane * size : (plane + 1) * size]
+    deltas = array("i")
+    deltas.frombytes(raw)
+    return array("i", accumulate(deltas))
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The unfinished end of a block table: what is not written yet, and the small blocks that are."""
+
+    table: str
+    first: int = 0
+    """Number of the first item after the last full block."""
+    written: int = 0
+    """Number of the first item that no block holds yet."""
+
+
+class SnapshotWriter:
+    """Adds module texts to a ledger that is being written.
+
+    Nothing reaches the file before ``write``, which the ledger's writer calls inside its transaction.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._lines: defaultdict[object, int] = defaultdict(count().__next__)
+        self._line_total = 0
+        self._ends_chunk = bytearray()
+        self._base = 0
+        self._remembered = 0
+        self._open_lines: list[str] = []
+        self._open_bytes = 0
+        self._chunks: dict[bytes, int] = {}
+        self._chunk_total = 0
+        self._open_chunks: list[array[int]] = []
+        self._open_ids = 0
+        self._line_tail = _Tail("line_blocks")
+        self._chunk_tail = _Tail("chunk_blocks")
+        self._rows: list[tuple[int, int, int, bytes]] = []
+        self._blocks: list[tuple[str, int, int, bytes]] = []
+        self._merged: list[tuple[str, int, int]] = []
+        self._known: dict[bytes, int] = {}
+        self._total = 0
+        self._last: tuple[str | None, int] = (None, 0)
+        self.pending_bytes = 0
+        """Bytes of compressed text that wait for ``write``."""
+
+    def add(self, text: str | bytes) -> int:
+        """Store a text, byte for byte, and return its snapshot number; the same text gets the same number."""
+        if isinstance(text, bytes):
+            text = text.decode(*_ENCODING)
+        last, number = self._last
+        if last is not None and last == text:
+            return number
+        number = self._add(text.split("\n"), len(text) if text.isascii() else len(text.encode(*_ENCODING)))
+        self._last = (text, number)
+        return number
+
+    def add_lines(self, lines: Iterable[str]) -> int:
+        """Store the text that joining the lines with newlines gives; a final newline is a last, empty line."""
+        listed = list(lines)
+        if any("\n" in line for line in listed):
+            raise InternalError("a line of a snapshot contains a newline")
+        size = sum(len(one) if one.isascii() else len(one.encode(*_ENCODING)) for one in listed) + len(listed) - 1
+        return self._add(listed or [""], max(size, 0))
+
+    def _add(self, lines: list[str], size: int) -> int:
+        refs = array("i", self._chunk_numbers(self._line_numbers(lines)))
+        key = refs.tobytes()
+        number = self._known.get(key)
+        if number is None:
+            self._total += 1
+            number = self._known[key] = self._total
+            data = _pack_numbers(refs, 6)
+            self._rows.append((number, len(lines), size, data))
+            self.pending_bytes += len(data)
+        return number
+
+    def _line_numbers(self, lines: list[str]) -> array[int]:
+        keys: list[object] = list(lines)
+        long: dict[object, str] = {}
+        if max(map(len, lines)) > _LONG_LINE:
+            for index, line in enumerate(lines):
+                if len(line) > _LONG_LINE:
+                    key = keys[index] = _digest(line)
+                    long[key] = line
+        ids = array("i", map(self._lines.__getitem__, keys))
+        fresh = len(self._lines) + self._base - self._line_total
+        if fresh:
+            added = list(islice(reversed(self._lines), fresh))
+            added.reverse()
+            for key in added:
+                self._append_line(key if isinstance(key, str) else long[key])
+        return ids
+
+    def _append_line(self, line: str) -> None:
+        number = self._line_total
+        self._line_total += 1
+        self._ends_chunk.append((number * 2_654_435_761 >> 15) & _CHUNK_MASK == 0)
+        self._open_lines.append(line)
+        self._open_bytes += len(line) + 1
+        self._remembered += min(len(line), 64) + 120
+        if self._open_bytes >= _BLOCK_BYTES:
+            self._seal_lines()
+
+    def _chunk_numbers(self, ids: array[int]) -> Iterator[int]:
+        start = 0
+        end = len(ids)
+        flags = self._ends_chunk
+        base = self._base
+        cuts = compress(count(1), map(flags.__getitem__, ids if not base else [one - base for one in ids]))
+        for cut in chain(cuts, (end,)):
+            while cut - start > _CHUNK_MAX:
+                yield self._chunk_number(ids[start : start + _CHUNK_MAX])
+                start += _CHUNK_MAX
+            if cut - start >= _CHUNK_MIN or (cut == end and cut > start):
+                yield self._chunk_number(ids[start:cut])
+                start = cut
+
+    def _chunk_number(self, ids: array[int]) -> int:
+        key = ids.tobytes()
+        number = self._chunks.get(key)
+        if number is None:
+            number = self._chunks[key] = self._chunk_total
+            self._chunk_total += 1
+            self._open_chunks.append(ids)
+            self._open_ids += len(ids)
+            self._remembered += len(key) + 100
+            if self._open_ids >= _BLOCK_IDS:
+                self._seal_chunks()
+        return number
+
+    def _seal_lines(self) -> None:
+        self._seal(self._line_tail, self._line_total, _pack("\n".join(self._open_lines).encode(*_ENCODING), 6))
+        self._open_lines = []
+        self._open_bytes = 0
+
+    def _seal_chunks(self) -> None:
+        self._seal(self._chunk_tail, self._chunk_total, _pack_chunks(self._open_chunks, 6))
+        self._open_chunks = []
+        self._open_ids = 0
+
+    def _seal(self, tail: _Tail, end: int, data: bytes) -> None:
+        """Queue a full block, and the removal of the small ones that it replaces."""
+        if tail.written > tail.first:
+            self._merged.append((tail.table, tail.first, end))
+        self._blocks.append((tail.table, tail.first, end - tail.first, data))
+        self.pending_bytes += len(data)
+        tail.first = tail.written = end
+
+    def _tails(self) -> None:
+        """Queue what is new since the last write as small blocks; a later full block replaces them."""
+        fresh = self._line_total - self._line_tail.written
+        if fresh:
+            data = _pack("\n".join(self._open_lines[-fresh:]).encode(*_ENCODING), 1)
+            self._blocks.append((self._line_tail.table, self._line_tail.written, fresh, data))
+            self._line_tail.written = self._line_total
+        fresh = self._chunk_total - self._chunk_tail.written
+        if fresh:
+            data = _pack_chunks(self._open_chunks[-fresh:], 1)
+            self._blocks.append((self._chunk_tail.table, self._chunk_tail.written, fresh, data))
+            self._chunk_tail.written = self._chunk_total
+
+    def write(self, *, final: bool = False) -> None:
+        """Write everything that waits, inside the caller's transaction; ``final`` packs the last blocks tightly."""
+        if final:
+            if self._open_lines:
+                self._seal_lines()
+            if self._open_chunks:
+                self._seal_chunks()
+        else:
+            self._tails()
+        for table, first, end in self._merged:
+            self._connection.execute(f"DELETE FROM {table} WHERE first>=? AND first<?", (first, end))
+        for table, first, size, data in self._blocks:
+            self._connection.execute(f"INSERT INTO {table} VALUES(?,?,?)", (first, size, data))
+        self._connection.executemany("INSERT INTO snapshot_rows VALUES(?,?,?,?)", self._rows)
+        self._merged, self._blocks, self._rows = [], [], []
+        self.pending_bytes = 0
+
+    def next_module(self) -> None:
+        """Tell that no later text belongs to the current module: memory for finding duplicates may be dropped."""
+        self._last = (None, 0)
+        if self._remembered > _FORGET_BYTES:
+            self._base = self._line_total
+            self._lines = defaultdict(count(self._base).__next__)
+            self._ends_chunk = bytearray()
+            self._chunks = {}
+            self._remembered = 0
+
+
+def _digest(line: str) -> tuple[int, bytes]:
+    from hashlib import blake2b
+
+    data = line.encode(*_ENCODING)
+    return len(data), blake2b(data, digest_size=20).digest()
+
+
+def _pack_chunks(chunks: list[array[int]], level: int) -> bytes:
+    """Several chunks: how many, their lengths, and all line numbers, as one list of numbers."""
+    return _pack_numbers([*map(len, chunks), *chain.from_iterable(chunks)], level)
+
+
+_T = TypeVar("_T")
+
+
+class _BlockCache(Generic[_T]):
+    """Decoded blocks by the range of numbers that they hold, least recently used dropped first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._blocks: OrderedDict[int, tuple[int, int, _T]] = OrderedDict()
+        self._firsts: list[int] = []
+
+    def get(self, number: int) -> tuple[int, _T] | None:
+        """(first number, block) of the block that holds a number, or None."""
+        at = bisect_right(self._firsts, number) - 1
+        if at < 0:
+            return None
+        first = self._firsts[at]
+        end, _, block = self._blocks[first]
+        if number >= end:
+            return None
+        self._blocks.move_to_end(first)
+        return first, block
+
+    def put(self, first: int, end: int, cost: int, block: _T) -> None:
+        """Remember a block that costs so many bytes."""
+        old = self._blocks.pop(first, None)
+        if old is None:
+            insort(self._firsts, first)
+        else:
+            self._size -= old[1]
+        self._blocks[first] = (end, cost, block)
+        self._size += cost
+        while self._size > self._limit and len(self._blocks) > 1:
+            gone, (_, freed, _) = self._blocks.popitem(last=False)
+            self._size -= freed
+            del self._firsts[bisect_left(self._firsts, gone)]
+
+
+class SnapshotReader:
+    """Reads module texts of a ledger; decoded blocks are cached within ``cache_bytes``."""
+
+    def __init__(self, connection: sqlite3.Connection, *, cache_bytes: int = 128 << 20) -> None:
+        self._connection = connection
+        self._line_cache: _BlockCache[list[str]] = _BlockCache(cache_bytes)
+        self._chunk_cache: _BlockCache[list[array[int]]] = _BlockCache(cache_bytes // 4)
+
+    def __len__(self) -> int:
+        """Number of distinct texts."""
+        return int(self._connection.execute("SELECT count(*) FROM snapshot_rows").fetchone()[0])
+
+    def line_ids(self, snapshot: int) -> array[int]:
+        """The line numbers of a text. Within one module, equal numbers mean equal lines and the other way round."""
+        row = self._connection.execute("SELECT chunks FROM snapshot_rows WHERE id=?", (snapshot,)).fetchone()
+        if row is None:
+            raise LedgerError(f"the ledger has no module text number {snapshot}")
+        out = array("i")
+        for number in _unpack_numbers(row[0]):
+            out += self._chunk(number)
+        return out
+
+    def size(self, snapshot: int) -> int:
+        """Length of a text in bytes."""
+        row = self._connection.execute("SELECT size FROM snapshot_rows WHERE id=?", (snapshot,)).fetchone()
+        if row is None:
+            raise LedgerError(f"the ledger has no module text number {snapshot}")
+        return int(row[0])
+
+    def text(self, snapshot: int) -> str:
+        """A text as it was stored; bytes that are not UTF-8 come back as surrogate escapes."""
+        ids = self.line_ids(snapshot)
+        return "\n".join(map(self._texts(ids).__getitem__, ids))
+
+    def bytes(self, snapshot: int) -> bytes:
+        """A text as the bytes that were stored."""
+        return self.text(snapshot).encode(*_ENCODING)
+
+    def lines(self, ids: Iterable[int]) -> list[str]:
+        """The lines with the given numbers, in the given order."""
+        wanted = list(ids)
+        return list(map(self._texts(wanted).__getitem__, wanted))
+
+    def _texts(self, ids: Iterable[int]) -> dict[int, str]:
+        needed = sorted(set(ids))
+        found: dict[int, str] = {}
+        at = 0
+        while at < len(needed):
+            first, block = self._line_block(needed[at])
+            found.update(zip(range(first, first + len(block)), block, strict=True))
+            at = bisect_left(needed, first + len(block), at)
+        return found
+
+    def _line_block(self, number: int) -> tuple[int, list[str]]:
+        cached = self._line_cache.get(number)
+        if cached is None:
+            first, size, data = self._fetch("line_blocks", number)
+            raw = _unpack(data)
+            block = raw.decode(*_ENCODING).split("\n")
+            if len(block) != size:
+                raise LedgerError(f"a block of module text is damaged ({len(block)} of {size} lines)")
+            self._line_cache.put(first, first + size, len(raw) + 60 * size, block)
+            cached = first, block
+        return cached
+
+    def _chunk(self, number: int) -> array[int]:
+        cached = self._chunk_cache.get(number)
+        if cached is None:
+            first, size, data = self._fetch("chunk_blocks", number)
+            numbers = _unpack_numbers(data)
+            starts = accumulate(numbers[:size], initial=size)
+            block = [numbers[start : start + length] for start, length in zip(starts, numbers[:size], strict=False)]
+            self._chunk_cache.put(first, first + size, 4 * len(numbers) + 80 * size, block)
+            cached = first, block
+        return cached[1][number - cached[0]]
+
+    def _fetch(self, table: str, number: int) -> tuple[int, int, bytes]:
+        row = self._connection.execute(
+            f"SELECT first,count,data FROM {table} WHERE first<=? ORDER BY first DESC LIMIT 1", (number,)
+        ).fetchone()
+        if row is None or number >= row[0] + row[1]:
+            raise LedgerError("the ledger lacks a block of module text")
+        return row

@@ -1,0 +1,309 @@
+"""Ledger files on disk: creating one without harming another, and opening one in whatever state it is found.
+
+A ledger is written in SQLite's WAL mode and closed to one plain file. A reader may meet it closed, while it is being
+written, or as a killed writer left it (with a ``-wal`` file beside it), possibly on a file system that it cannot
+write; in each case it sees exactly what was committed, and never changes the ledger.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import struct
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from hloscope.core.errors import LedgerError
+from hloscope.core.ledger.schema import APPLICATION_ID, SCHEMA, Schema
+
+_MAGIC = b"SQLite format 3\0"
+_HEADER_SIZE = 100
+_SIDE_FILES = ("-wal", "-shm", "-journal")
+_BUSY_SECONDS = 5.0
+_SMALL_FILES = ((300_000, 512), (4_000_000, 1024))
+"""(largest file in bytes, page size): half-empty pages are what a small ledger is made of."""
+_COMPACT_LIMIT = 256 << 20
+"""Above this size in bytes a file is not rewritten at the end."""
+
+
+class LedgerConnection(sqlite3.Connection):
+    """A connection that knows its ledger's path and removes its private copy, if it needed one, when closed."""
+
+    path: str = ""
+    scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def close(self) -> None:
+        super().close()
+        if self.scratch is not None:
+            self.scratch.cleanup()
+            self.scratch = None
+
+
+def ledger_error(path: str, error: Exception, doing: str) -> LedgerError:
+    """One line for what SQLite or the system refused."""
+    text = str(error)
+    if isinstance(error, OSError):
+        return LedgerError(f"cannot {doing}: {error.strerror or text}", path=path)
+    if "locked" in text or "busy" in text:
+        return LedgerError(f"cannot {doing}: another process holds the ledger", path=path)
+    if "full" in text or "disk I/O" in text:
+        return LedgerError(f"cannot {doing}: {text}; what was committed before is kept", path=path)
+    if "malformed" in text or "not a database" in text or "corrupt" in text:
+        return LedgerError(f"the ledger is damaged ({text})", path=path)
+    return LedgerError(f"cannot {doing}: {text}", path=path)
+
+
+@contextmanager
+def reading(path: str) -> Generator[None]:
+    """Turn SQLite's and the system's errors while reading into one LedgerError line."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise ledger_error(path, error, "read the ledger") from error
+
+
+def is_ledger(path: str | os.PathLike[str]) -> bool:
+    """Whether a file carries a ledger's mark; False for anything else, including what cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            header = stream.read(_HEADER_SIZE)
+    except OSError:
+        return False
+    return header.startswith(_MAGIC) and struct.unpack(">I", header[68:72].ljust(4, b"\0"))[0] == APPLICATION_ID
+
+
+def _check_header(path: str, schema: Schema) -> int:
+    """The schema version of a ledger file; raises LedgerError for anything that cannot be one."""
+    try:
+        if os.path.isdir(path):
+            raise LedgerError("is a directory, not a ledger", path=path)
+        size = os.path.getsize(path)
+        with open(path, "rb") as stream:
+            header = stream.read(_HEADER_SIZE)
+    except OSError as error:
+        raise ledger_error(path, error, "open the ledger") from error
+    if not header:
+        raise LedgerError("the file is empty, not a ledger", path=path)
+    if not header.startswith(_MAGIC[: len(header)]):
+        raise LedgerError("not a ledger", path=path)
+    if len(header) < _HEADER_SIZE:
+        raise LedgerError(f"the ledger is cut off after {size} bytes", path=path)
+    (application,) = struct.unpack(">I", header[68:72])
+    if application != APPLICATION_ID:
+        raise LedgerError("an SQLite database, but not a ledger", path=path)
+    (version,) = struct.unpack(">I", header[60:64])
+    if version > schema.version:
+        raise LedgerError(
+            f"written by a newer hloscope (ledger format {version}, this version reads up to {schema.version})", path=path
+        )
+    page_size = struct.unpack(">H", header[16:18])[0]
+    expected = struct.unpack(">I", header[28:32])[0] * (65536 if page_size == 1 else page_size)
+    if size < expected and not os.path.exists(path + "-wal"):
+        raise LedgerError(f"the ledger is cut off: {size} of {expected} bytes", path=path)
+    return int(version)
+
+
+def _connect(path: str, options: str) -> LedgerConnection:
+    uri = f"file:{quote(os.path.abspath(path))}?{options}"
+    connection = sqlite3.connect(
+        uri, uri=True, isolation_level=None, timeout=_BUSY_SECONDS, factory=LedgerConnection, check_same_thread=False
+    )
+    return connection
+
+
+def _probe(connection: LedgerConnection) -> LedgerConnection:
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _open_copy(path: str) -> LedgerConnection:
+    """Open a private copy, made where SQLite may write: recovering what a killed writer left needs that."""
+    scratch = tempfile.TemporaryDirectory(prefix="hloscope-ledger-")
+    try:
+        copy = os.path.join(scratch.name, "ledger")
+        for suffix in ("", "-wal", "-journal"):
+            if os.path.exists(path + suffix):
+                shutil.copyfile(path + suffix, copy + suffix)
+        connection = _probe(_connect(copy, "mode=rw"))
+    except BaseException:
+        scratch.cleanup()
+        raise
+    connection.scratch = scratch
+    return connection
+
+
+def _has_content(path: str) -> bool:
+    with suppress(OSError):
+        return os.path.getsize(path) > 0
+    return False
+
+
+def open_ledger(path: str | os.PathLike[str], *, schema: Schema = SCHEMA) -> LedgerConnection:
+    """Open a ledger for reading, in whatever state it is; the file itself is never changed.
+
+    A file of an older format is upgraded in a private copy. Raises LedgerError (one line) for a missing, foreign, cut
+    off, damaged or newer file.
+    """
+    name = os.fspath(path)
+    version = _check_header(name, schema)
+    try:
+        if _has_content(name + "-wal") or _has_content(name + "-journal"):
+            try:
+                connection = _probe(_connect(name, "mode=ro"))
+            except sqlite3.OperationalError:
+                connection = _open_copy(name)
+        else:
+            connection = _probe(_connect(name, "mode=ro&immutable=1"))
+        if version < schema.version:
+            connection = _upgraded_copy(connection, version, schema)
+    except (sqlite3.Error, OSError) as error:
+        raise ledger_error(name, error, "open the ledger") from error
+    connection.path = name
+    connection.execute("PRAGMA temp_store=MEMORY")
+    connection.execute("PRAGMA query_only=1")
+    return connection
+
+
+def _upgraded_copy(old: LedgerConnection, version: int, schema: Schema) -> LedgerConnection:
+    scratch = tempfile.TemporaryDirectory(prefix="hloscope-ledger-")
+    try:
+        new = _connect(os.path.join(scratch.name, "ledger"), "mode=rwc")
+        new.scratch = scratch
+        old.backup(new)
+        schema.migrate(new, version)
+    except BaseException:
+        scratch.cleanup()
+        raise
+    finally:
+        old.close()
+    return new
+
+
+def upgrade_ledger(path: str | os.PathLike[str], *, schema: Schema = SCHEMA) -> bool:
+    """Bring a file of an older format up to date in place, in one transaction; False when it already was."""
+    name = os.fspath(path)
+    version = _check_header(name, schema)
+    if version == schema.version:
+        return False
+    try:
+        connection = _connect(name, "mode=rw")
+        try:
+            schema.migrate(connection, version)
+        finally:
+            connection.close()
+    except (sqlite3.Error, OSError) as error:
+        raise ledger_error(name, error, "upgrade the ledger") from error
+    return True
+
+
+def create_ledger(path: str | os.PathLike[str], *, force: bool = False) -> LedgerConnection:
+    """Make an empty ledger and open it for writing.
+
+    An existing file is refused unless ``force`` is set, and then replaced only after the new one could be made beside
+    it: a full disk or a bad directory leaves the old file as it was. From that moment on the new run is the file,
+    because what it has committed must be readable if it is killed. Raises LedgerError.
+    """
+    name = os.fspath(path)
+    if os.path.isdir(name):
+        raise LedgerError("is a directory, not a ledger", path=name)
+    if os.path.exists(name):
+        if not force:
+            raise LedgerError("exists already; it is not overwritten without being told to", path=name)
+        _refuse_live(name)
+    fresh = f"{name}.new-{os.getpid()}"
+    try:
+        try:
+            _make_empty(fresh)
+            if force:
+                # A stale WAL of the old file would otherwise be replayed into the new one.
+                for suffix in _SIDE_FILES:
+                    Path(name + suffix).unlink(missing_ok=True)
+                os.replace(fresh, name)
+            else:
+                _publish(fresh, name)
+        finally:
+            for suffix in ("", *_SIDE_FILES):
+                Path(fresh + suffix).unlink(missing_ok=True)
+        connection = _connect(name, "mode=rw")
+        connection.path = name
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+    except FileExistsError as error:
+        raise LedgerError("exists already; it is not overwritten without being told to", path=name) from error
+    except (sqlite3.Error, OSError) as error:
+        raise ledger_error(name, error, "create the ledger") from error
+    return connection
+
+
+def _make_empty(path: str) -> None:
+    connection: Any = _connect(path, "mode=rwc")
+    try:
+        connection.execute("PRAGMA journal_mode=MEMORY")
+        connection.execute("BEGIN")
+        SCHEMA.create(connection)
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+
+
+def _publish(fresh: str, name: str) -> None:
+    """Give the new file its name unless somebody else just took it."""
+    try:
+        os.link(fresh, name)
+    except FileExistsError:
+        raise
+    except OSError:
+        # File systems without hard links: the name is claimed first, then replaced.
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        os.replace(fresh, name)
+
+
+def _refuse_live(name: str) -> None:
+    """Refuse to replace a ledger that another process is writing at this moment."""
+    if not is_ledger(name) or not _has_content(name + "-wal"):
+        return
+    try:
+        connection = sqlite3.connect(name, timeout=0.0, isolation_level=None)
+        try:
+            # Only the last connection can leave WAL mode, so this fails exactly while a writer is alive.
+            connection.execute("PRAGMA journal_mode=DELETE")
+        finally:
+            connection.close()
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            raise LedgerError("another process is writing this ledger", path=name) from error
+    except sqlite3.Error:
+        return
+
+
+def close_ledger(connection: LedgerConnection) -> None:
+    """Fold the WAL into the file, shrink the file and close it; every step may fail without losing anything."""
+    try:
+        connection.execute("PRAGMA busy_timeout=200")
+        # A reader that still looks on keeps WAL mode alive; the ledger is as valid that way.
+        with suppress(sqlite3.Error):
+            mode = connection.execute("PRAGMA journal_mode=DELETE").fetchone()[0]
+            if mode == "delete":
+                _compact(connection)
+    finally:
+        connection.close()
+
+
+def _compact(connection: LedgerConnection) -> None:
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    free = connection.execute("PRAGMA freelist_count").fetchone()[0]
+    size = (pages - free) * connection.execute("PRAGMA page_size").fetchone()[0]
+    if size > _COMPACT_LIMIT and free * 10 < pages:
+        return
+    page_size = next((one for limit, one in _SMALL_FILES if size <= limit), 4096)
+    connection.execute(f"PRAGMA page_size={page_size}")
+    connection.execute("VACUUM")

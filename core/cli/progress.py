@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 Report = Callable[[int, int], None]
@@ -15,7 +15,7 @@ Report = Callable[[int, int], None]
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Report]:
+def progress(what: str) -> Generator[Report, None, None]:
     """Yields the function to call as the work goes on; the bar is gone when the block ends."""
     if not sys.stderr.isatty():
         yield lambda done, total: None

@@ -1,0 +1,268 @@
+"""Literals: constant values as numpy arrays, read from and printed to HLO text.
+
+A literal may be elided (``{...}``, the default for large constants in dumps): then the values are unknown and
+``array`` raises. Source: ``openxla/xla:xla/literal.cc#LiteralBase::ToString``, ``xla/util.cc#RoundTripFpToString``,
+``xla/hlo/parser/hlo_parser.cc#ParseDenseLiteral``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hloscope.core.errors import EvaluationError, ParseError
+from hloscope.core.hlo.attributes import split_top
+from hloscope.core.hlo.shape import Shape
+
+if TYPE_CHECKING:
+    from hloscope.core.hlo.element_types import ElementType
+
+# Significant digits that always survive a round trip, by type (numeric_limits::max_digits10).
+_MAX_DIGITS = {"f64": 17, "f32": 9, "f16": 5, "bf16": 4, "f8e5m2": 2, "f8e5m2fnuz": 2, "f8e8m0fnu": 2, "f4e2m1fn": 2}
+_MAX_DIGITS.update({"f6e3m2fn": 2, "c64": 9, "c128": 17})
+_TRY_DIGITS = {"f64": 15, "f32": 6, "c64": 6, "c128": 15}
+
+ELIDED = "{...}"
+
+
+@dataclass(frozen=True, eq=False)
+class Literal:
+    """A value of a shape."""
+
+    shape: Shape
+    values: np.ndarray[Any, np.dtype[Any]] | None = None
+    """Elements in logical (row-major) order; None for an elided array, a tuple or a token."""
+    elements: tuple[Literal, ...] = ()
+    """Elements of a tuple."""
+
+    @staticmethod
+    def of(array: Any, shape: Shape | None = None) -> Literal:
+        """A literal of a numpy array; the shape follows from dtype and dimensions where it is not given."""
+        values = np.asarray(array)
+        if shape is None:
+            from hloscope.core.hlo.element_types import from_dtype
+
+            shape = Shape.array(from_dtype(values.dtype).name, values.shape).with_default_layout()
+        return Literal(shape, values)
+
+    @property
+    def is_elided(self) -> bool:
+        """True where some array's values are not in the text."""
+        if self.shape.is_tuple:
+            return any(e.is_elided for e in self.elements)
+        return self.values is None and self.shape.is_array
+
+    def array(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """The elements. Raises EvaluationError where the text left them out."""
+        if self.values is None:
+            raise EvaluationError(f"the constant of shape {self.shape} is elided ({ELIDED}) in this text")
+        return self.values
+
+    def same(self, other: Literal) -> bool:
+        """Equal shapes apart from layout and equal bits."""
+        if not self.shape.compatible(other.shape):
+            return False
+        if self.shape.is_tuple:
+            return all(a.same(b) for a, b in zip(self.elements, other.elements, strict=True))
+        if self.values is None or other.values is None:
+            return False
+        return self.values.tobytes() == other.values.tobytes()
+
+    def to_text(self, *, large: bool = True, limit: int = 10) -> str:
+        """XLA's text inside ``constant(…)``; with `large` False arrays above `limit` elements are elided."""
+        if self.shape.is_tuple:
+            return "(" + ", ".join(e.to_text(large=large, limit=limit) for e in self.elements) + ")"
+        if not self.shape.is_array:
+            return ""
+        if self.values is None or (not large and self.values.size > limit):
+            return ELIDED
+        form = _formatter(self.shape.type)
+        if self.values.ndim == 0:
+            return form(self.values[()])
+        if self.values.ndim == 1:
+            return "{" + ", ".join(form(v) for v in self.values) + "}"
+        return _nested(self.values, form, 0)
+
+
+def _nested(values: np.ndarray[Any, np.dtype[Any]], form: Any, depth: int) -> str:
+    if values.ndim == 1:
+        return "{ " + ", ".join(form(v) for v in values) + " }"
+    if values.ndim == 2 and depth == 0:
+        return "{ " + ", ".join(_nested(row, form, depth + 1) for row in values) + " }"
+    if values.ndim == 2:
+        return "{ " + ", ".join(_nested(row, form, depth + 1) for row in values) + " }"
+    rows = [f"{{ /*i{depth}={i}*/ " + _nested(row, form, depth + 1)[2:] for i, row in enumerate(values)]
+    return "{ " + ", ".join(rows) + " }"
+
+
+def _formatter(element: ElementType) -> Any:
+    if element.kind == "pred":
+        return lambda v: "1" if v else "0"
+    if element.is_integral:
+        return lambda v: str(int(v))
+    if element.kind == "complex":
+        return lambda v: f"({format_float(v.real, element.name)}, {format_float(v.imag, element.name)})"
+    return lambda v: format_float(v, element.name)
+
+
+def format_scalar(value: Any, element: ElementType) -> str:
+    """One element as XLA prints it in a scalar constant; preds are words there."""
+    if element.kind == "pred":
+        return "true" if value else "false"
+    return str(_formatter(element)(value))
+
+
+_NAN_BITS = {"f16": (16, 10), "bf16": (16, 7), "f32": (32, 23), "f64": (64, 52), "f8e5m2": (8, 2)}
+
+
+def format_float(value: Any, type_name: str) -> str:
+    """A float with the fewest digits that XLA's printer uses: 6 (15) where they round trip, else all (f32, f64)."""
+    number = float(value)
+    if number != number:
+        return _format_nan(value, type_name)
+    if number in (float("inf"), float("-inf")):
+        return "inf" if number > 0 else "-inf"
+    few = _TRY_DIGITS.get(type_name)
+    if few is not None:
+        text = f"{number:.{few}g}"
+        if (np.float32(text) == np.float32(number)) if few == 6 else (float(text) == number):
+            return _exponent(text)
+    return _exponent(f"{number:.{_MAX_DIGITS.get(type_name, 3)}g}")
+
+
+def _exponent(text: str) -> str:
+    return text
+
+
+def _format_nan(value: Any, type_name: str) -> str:
+    layout = _NAN_BITS.get(type_name)
+    if layout is None:
+        sign = np.asarray(value).tobytes()[-1] & 0x80
+        return "-nan" if sign else "nan"
+    width, mantissa = layout
+    raw = np.asarray(value)
+    bits = int.from_bytes(raw.astype(raw.dtype.newbyteorder("<") if raw.dtype.kind == "f" else raw.dtype).tobytes(), "little")
+    payload = bits & ((1 << mantissa) - 1)
+    sign = "-" if bits >> (width - 1) else ""
+    quiet = 1 << (mantissa - 1)
+    return f"{sign}nan" if payload == quiet else f"{sign}nan({payload:#x})"
+
+
+# ---------------------------------------------------------------- reading
+_COMMENT = re.compile(r"/\*.*?\*/", re.S)
+_TOKEN = re.compile(r"[^\s,{}()]+(?:\(0x[0-9a-fA-F]+\))?|\([^()]*\)")
+_NAN = re.compile(r"(-?)nan(?:\((0x[0-9a-fA-F]+)\))?$")
+
+
+def parse_literal(text: str, shape: Shape) -> Literal:
+    """Read the text inside ``constant(…)``. Raises ParseError where it does not fit the shape."""
+    body = _COMMENT.sub(" ", text).strip()
+    if shape.is_tuple:
+        if not (body.startswith("(") and body.endswith(")")):
+            raise ParseError(f"expected a tuple literal, got {body[:30]!r}")
+        parts = split_top(body[1:-1])
+        if len(parts) != len(shape.tuple_shapes):
+            raise ParseError(f"the tuple literal has {len(parts)} elements, its shape {len(shape.tuple_shapes)}")
+        return Literal(
+            shape, None, tuple(parse_literal(p, s) for p, s in zip(parts, shape.tuple_shapes, strict=True))
+        )
+    if not shape.is_array:
+        return Literal(shape)
+    if body.replace(" ", "") == ELIDED:
+        return Literal(shape)
+    if shape.type.kind == "unknown":
+        raise ParseError(f"values of the unknown element type {shape.element_type}")
+    if shape.is_scalar:
+        if body.startswith("{"):
+            raise ParseError("a scalar literal has no braces")
+        tokens = [body]
+    else:
+        _check_nesting(body, shape)
+        tokens = _TOKEN.findall(body)
+    count = shape.element_count
+    if len(tokens) != count:
+        raise ParseError(f"the literal has {len(tokens)} elements, {shape.to_text(layout=False)} needs {count}")
+    return Literal(shape, _read_elements(tokens, shape.type).reshape(shape.dimensions))
+
+
+def _check_nesting(body: str, shape: Shape) -> None:
+    if not body.startswith("{") or not body.endswith("}"):
+        raise ParseError(f"expected '{{' to open a literal of {shape.to_text(layout=False)}")
+    deepest = depth = 0
+    for ch in body:
+        if ch == "{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif ch == "}":
+            depth -= 1
+    if depth or (deepest != shape.rank and shape.element_count):
+        raise ParseError(f"braces nest {deepest} deep, {shape.to_text(layout=False)} has rank {shape.rank}")
+
+
+def _read_elements(tokens: list[str], element: ElementType) -> np.ndarray[Any, np.dtype[Any]]:
+    if element.kind == "pred":
+        words = {"true": True, "false": False, "1": True, "0": False}
+        try:
+            return np.array([words[t] for t in tokens], dtype=bool)
+        except KeyError as bad:
+            raise ParseError(f"expected true or false, got {bad.args[0]!r}") from None
+    if element.is_integral:
+        try:
+            numbers = [int(t) for t in tokens]
+        except ValueError:
+            bad_token = next(t for t in tokens if not re.fullmatch(r"-?\d+", t))
+            raise ParseError(f"expected an integer of type {element.name}, got {bad_token!r}") from None
+        low = -(1 << (element.bits - 1)) if element.kind == "int" else 0
+        high = (1 << (element.bits - 1)) - 1 if element.kind == "int" else (1 << element.bits) - 1
+        for number in numbers:
+            if not low <= number <= high:
+                raise ParseError(f"{number} is out of range for {element.name} ({low} to {high})")
+        wide = np.array(numbers, dtype=np.uint64 if element.name == "u64" else np.int64)
+        return wide.astype(element.dtype)
+    if element.kind == "complex":
+        pairs = [t[1:-1].split(",") for t in tokens if t.startswith("(") and t.count(",") == 1]
+        if len(pairs) != len(tokens):
+            raise ParseError("a complex element is written (real, imaginary)")
+        half = np.float32 if element.bits == 64 else np.float64
+        parts = np.array([[_read_float(p.strip()) for p in pair] for pair in pairs], dtype=half).reshape(-1, 2)
+        return np.ascontiguousarray(parts).view(element.dtype).reshape(-1)
+    values = np.array([_read_float(t) for t in tokens], dtype=np.float64)
+    with np.errstate(over="ignore"):
+        out = values.astype(element.dtype)
+    for i, token in enumerate(tokens):
+        found = _NAN.match(token)
+        if found is not None:
+            out[i : i + 1] = _nan(found[1], found[2], element)
+        elif np.isinf(values[i]) and "inf" not in token:
+            raise ParseError(f"{token} overflows {element.name}")
+        elif np.isfinite(values[i]) and element.bits >= 16 and not np.isfinite(out[i].astype(np.float64)):
+            raise ParseError(f"{token} overflows {element.name}")
+    return out
+
+
+_FLOAT = re.compile(r"-?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|inf)$")
+
+
+def _read_float(token: str) -> float:
+    if _NAN.match(token):
+        return float("nan")
+    if not _FLOAT.match(token):
+        raise ParseError(f"expected a number, got {token!r}")
+    return float(token)
+
+
+def _nan(sign: str, payload: str | None, element: ElementType) -> np.ndarray[Any, np.dtype[Any]]:
+    layout = _NAN_BITS.get(element.name)
+    if layout is None:
+        value = np.array([float("nan")], dtype=np.float64).astype(element.dtype)
+        return np.negative(value) if sign else value
+    width, mantissa = layout
+    bits = int(payload, 16) if payload else 1 << (mantissa - 1)
+    if bits >= 1 << mantissa or bits == 0:
+        raise ParseError(f"NaN payload {payload} does not fit {element.name}")
+    exponent = (1 << (width - 1 - mantissa)) - 1
+    whole = bits | exponent << mantissa | ((1 << (width - 1)) if sign else 0)
+    return np.frombuffer(whole.to_bytes(width // 8, "little"), dtype=element.dtype).copy()

@@ -29,6 +29,8 @@ class PrintOptions:
     """``%`` in front of names."""
     operand_shapes: bool = False
     """Shapes in front of operand names, as older dumps have them."""
+    index_comments: bool = True
+    """``/*index=5*/`` before every fifth operand."""
     signatures: bool = True
     """Parameter and result shapes in a computation's first line."""
     metadata: bool = True
@@ -45,7 +47,7 @@ class PrintOptions:
     @staticmethod
     def short() -> PrintOptions:
         """No ``%``, no signatures; what ``--xla_dump_hlo_as_long_text=false`` writes."""
-        return PrintOptions(percent=False, signatures=False)
+        return PrintOptions(percent=False, index_comments=False, signatures=False)
 
 
 DEFAULT = PrintOptions()
@@ -78,7 +80,7 @@ def print_operands(node: HloInstruction, options: PrintOptions) -> str:
     sign = "%" if options.percent else ""
     parts: list[str] = []
     for i, operand in enumerate(node.operands):
-        comment = f"/*index={i}*/" if i and i % 5 == 0 else ""
+        comment = f"/*index={i}*/" if options.index_comments and i and i % 5 == 0 else ""
         shape = f"{operand.shape} " if options.operand_shapes else ""
         parts.append(f"{comment}{shape}{sign}{operand.name}")
     return ", ".join(parts)

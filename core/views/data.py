@@ -294,12 +294,3 @@ class WhyFacts:
     buffer: None = None
     """Not known yet: the allocation it lives in."""
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SqlResult:
-    """The answer of a query: column names and rows of plain values."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[object, ...], ...]
-    truncated: bool = False

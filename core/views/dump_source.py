@@ -1,0 +1,182 @@
+"""A dump directory, or an archive of one, as the stages of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import count
+
+from hloscope.core.dumps.directory import Dump, Module, open_dump
+from hloscope.core.dumps.options import compile_facts
+from hloscope.core.dumps.passlog import PassRun, pass_runs
+from hloscope.core.dumps.rows import StageReading, TimelineRow, timeline
+from hloscope.core.errors import DumpError, HloscopeError, UnsupportedError
+from hloscope.core.ledger.declare import Event
+from hloscope.core.ledger.events import DumpNote, UnannouncedChange
+from hloscope.core.ledger.queries import SqlResult
+from hloscope.core.views.choosing import choose
+from hloscope.core.views.data import EventRow, ModuleRow, Source
+from hloscope.core.views.stages import Cancelled, EventQuery, Progress, StageRow, check
+
+_SHOWN_FILES = 3
+
+
+class DumpSource:
+    """One module of a dump."""
+
+    def __init__(self, path: str, module: str | None = None) -> None:
+        self._dump = open_with_protos(path)
+        try:
+            self._open(path, module)
+        except BaseException:
+            self._dump.close()
+            raise
+
+    def _open(self, path: str, module: str | None) -> None:
+        self.notes: list[str] = list(self._dump.notes)
+        index, note = choose(self.modules(), module, path)
+        self._module: Module = self._dump.modules[index]
+        if note is not None:
+            self.notes.append(note)
+        if not self._module.stages:
+            raise DumpError(
+                f"{self._module.label} has no HLO stage in the dump, only {_files(self._module)}", path=path
+            )
+        if self._dump.not_understood:
+            shown = ", ".join(self._dump.not_understood[:_SHOWN_FILES])
+            rest = len(self._dump.not_understood) - _SHOWN_FILES
+            self.notes.append(f"not understood: {shown}" + (f" and {rest} more" if rest > 0 else ""))
+        facts = compile_facts(self._module)
+        self.source = Source(path, self._module.name, facts.xla_build, facts.target, "dump")
+        self._timeline: list[TimelineRow] | None = None
+
+    def modules(self) -> Sequence[ModuleRow]:
+        return [
+            ModuleRow(module.index, module.name, module.label, module.largest_stage_bytes)
+            for module in self._dump.modules
+        ]
+
+    @cached_property
+    def _runs(self) -> Sequence[PassRun]:
+        try:
+            return pass_runs(self._dump).get(self._module, ())
+        except HloscopeError as error:
+            self.notes.append(f"pass times cannot be read: {error}")
+            return ()
+
+    def outline(self) -> Sequence[StageRow]:
+        if self._timeline is not None:
+            return self.rows(None, None)
+        # Stand-ins with distinct digests: the order of rows depends on names alone.
+        readings = [StageReading(stage, b"%d" % stage.index, 0, None) for stage in self._module.stages]
+        found = timeline(self._module, runs=self._runs, readings=readings)
+        return [_stage_row(row, known=False) for row in found]
+
+    def rows(self, cancelled: Cancelled | None, progress: Progress | None) -> Sequence[StageRow]:
+        if self._timeline is None:
+
+            def step(done: int, total: int) -> None:
+                check(cancelled)
+                if progress is not None:
+                    progress(done, total, "stages")
+
+            self._timeline = timeline(self._module, runs=self._runs, progress=step)
+            self.notes.extend(
+                f"{row.file}: {row.fault}" for row in self._timeline if row.fault is not None and row.file is not None
+            )
+        return [_stage_row(row, known=True) for row in self._timeline]
+
+    def data(self, snapshot: int) -> bytes:
+        stage = self._module.stages[snapshot]
+        try:
+            return stage.read_bytes()
+        except HloscopeError as error:
+            if error.path == stage.path:
+                error.path = f"{self._dump.path}/{stage.path}"
+            raise
+
+    def events(self, query: EventQuery) -> list[EventRow]:
+        found = [
+            row
+            for row in self._events
+            if (query.pass_index is None or row.pass_index == query.pass_index)
+            and (query.type is None or row.type == query.type)
+            and (query.subject is None or row.subject == query.subject)
+            and (query.verdict is None or row.verdict == query.verdict)
+        ]
+        return found[: query.limit]
+
+    def event_count(self) -> int:
+        return len(self._events)
+
+    @cached_property
+    def _events(self) -> list[EventRow]:
+        """What the snapshots themselves say; an import reads the dump's reports too."""
+        self.rows(None, None)
+        numbers = count(1)
+        found: list[EventRow] = []
+        for row in self._timeline or ():
+            if row.unannounced is not None:
+                after, _, before = row.unannounced.partition(" … ")
+                event = UnannouncedChange(after_pass=after, before_pass=before, stage_after=row.index, origin="inferred")
+                found.append(_event_row(next(numbers), row.index, event))
+            if row.fault is not None:
+                note = DumpNote(file=row.file or row.pass_name, message=row.fault, origin="inferred")
+                found.append(_event_row(next(numbers), row.index, note))
+        return found
+
+    def sql(self, query: str, limit: int | None, cancelled: Cancelled | None) -> SqlResult:
+        raise UnsupportedError(
+            "SQL needs a ledger, this is a dump",
+            path=self.source.path,
+            hint=f"hloscope import {self.source.path} -o RUN.ledger makes one",
+        )
+
+    def close(self) -> None:
+        self._dump.close()
+
+
+def open_with_protos(path: str) -> Dump:
+    """The dump at a path, able to read stages that were dumped as protos alone (a child process turns them to text)."""
+
+    def read(protos: Sequence[bytes]) -> list[str]:
+        from hloscope.core.xla.protos import protos_to_text
+
+        return protos_to_text(protos)
+
+    return open_dump(path, proto_reader=read)
+
+
+def _stage_row(row: TimelineRow, *, known: bool) -> StageRow:
+    return StageRow(
+        pipeline=row.pipeline,
+        pass_name=row.pass_name,
+        snapshot=row.snapshot_stage or 0,
+        own_snapshot=row.stage is not None,
+        changed=row.changed if known else None,
+        next_pass=row.next_pass,
+        ns=row.ns,
+        file=row.file,
+        unannounced=row.unannounced if known else None,
+        instructions=row.instructions_after if known else None,
+    )
+
+
+def _event_row(number: int, stage: int, event: Event) -> EventRow:
+    return EventRow(
+        id=number,
+        pass_index=stage,
+        type=event.type_name,
+        subject=event.subject,
+        verdict=event.verdict,
+        code=event.code,
+        fuel=event.fuel,
+        numbers=dict(event.numbers),
+        sentence=event.sentence(),
+        origin=event.origin,
+    )
+
+
+def _files(module: Module) -> str:
+    kinds = sorted({file.kind.description for file in module.files})
+    return ", ".join(kinds[:4]) + (f" and {len(kinds) - 4} other kinds" if len(kinds) > 4 else "")

@@ -1,0 +1,257 @@
+"""What a PATH on the command line is, judged by its first bytes: a dump, an archive, a ledger, HLO text, a proto.
+
+Nothing is read here beyond the front of a file until its kind is known, so that a rubbish file of any size is refused at
+once. ``read_hlo_text`` gives the text of a single HLO file whatever its form.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import stat
+import sys
+import zlib
+from dataclasses import dataclass
+from enum import Enum
+
+from hloscope.core.errors import DumpError, HloscopeError, ParseError, UnsupportedError
+
+SNIFFED_BYTES = 64 << 10
+"""Bytes at the front of a file that decide what it is."""
+MAX_TEXT_BYTES = 4 << 30
+"""Largest single HLO file that is read into memory."""
+LEDGER_MAGIC = b"SQLite format 3\0"
+_GZIP = b"\x1f\x8b"
+
+# Where HLO text may begin, after blanks and comments: a module, or a bare computation as XLA's parser takes it.
+_BLANKS = r"(?:\s|/\*.*?\*/|//[^\n]*(?:\n|\Z))*"
+_MODULE = re.compile(rf"{_BLANKS}HloModule\b", re.S)
+_COMPUTATION = re.compile(rf"{_BLANKS}(?:ENTRY\s+)?%?[\w.$-]+\s*(?:\([^\n]*?\)\s*->[^\n]*?)?\{{\s*(?:\n|ROOT|%)", re.S)
+_INSTRUCTION = re.compile(rf"{_BLANKS}(?:ROOT\s+)?%?[\w.$-]+\s*=\s*(?:\(|[a-z][a-z0-9]*\[|token|opaque)", re.S)
+_MLIR = re.compile(r"(?:\s|//[^\n]*\n|#[\w.]+\s*=[^\n]*\n)*(?:\"?builtin\.)?module\b[^\n]*(?:\{|attributes)", re.S)
+_FUNC = re.compile(r"^\s*(?:func\.func|stablehlo\.|\"stablehlo)", re.M)
+
+
+class InputKind(Enum):
+    """The forms of PATH."""
+
+    DIRECTORY = "directory"
+    ARCHIVE = "archive"
+    LEDGER = "ledger"
+    TEXT = "text"
+    PROTO = "proto"
+    STABLEHLO = "stablehlo"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A path with what it turned out to be."""
+
+    path: str
+    """As the user gave it; ``-`` for standard input."""
+    kind: InputKind
+    data: bytes | None = None
+    """The content where finding the kind took reading all of it (standard input)."""
+
+
+def classify(path: str) -> Input:
+    """What `path` is. Raises ``DumpError`` or ``ParseError``, one line, where it is nothing that can be opened."""
+    if path == "-":
+        data = _read_stdin()
+        return Input(path, _kind_of_bytes(path, data[:SNIFFED_BYTES], len(data)), data)
+    try:
+        info = os.stat(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise DumpError((reason or "not a usable path").lower(), path=path) from None
+    if stat.S_ISDIR(info.st_mode):
+        return Input(path, InputKind.DIRECTORY)
+    if stat.S_ISFIFO(info.st_mode):  # a shell's <(…)
+        data = _read_all(path)
+        return Input(path, _kind_of_bytes(path, data[:SNIFFED_BYTES], len(data)), data)
+    if not stat.S_ISREG(info.st_mode):
+        raise DumpError("neither a directory nor a file", path=path)
+    if info.st_size == 0:
+        raise ParseError("the file is empty", path=path)
+    head = _head(path)
+    if head.startswith(LEDGER_MAGIC):
+        return Input(path, InputKind.LEDGER)
+    if _is_archive(path):
+        return Input(path, InputKind.ARCHIVE)
+    return Input(path, _kind_of_bytes(path, head, info.st_size))
+
+
+def read_hlo_text(given: Input | str) -> str:
+    """The HLO text of a single file: text, gzip text, or a proto turned into text by a child process.
+
+    Raises ``ParseError`` for what is not HLO, ``UnsupportedError`` for StableHLO, ``CompileError`` where the child fails,
+    ``UsageError``-like ``DumpError`` for a dump or ledger, which hold many.
+    """
+    found = classify(given) if isinstance(given, str) else given
+    if found.kind is InputKind.STABLEHLO:
+        raise UnsupportedError(
+            "StableHLO cannot be read yet",
+            path=found.path,
+            hint="HLO text (.hlo, .txt), HLO protos (.pb), dumps and ledgers can; jax.jit(f).lower(…).as_text('hlo') writes HLO",
+        )
+    if found.kind not in (InputKind.TEXT, InputKind.PROTO):
+        raise DumpError(f"a single HLO file is needed, not a {found.kind.value}", path=found.path)
+    data = found.data if found.data is not None else _read_all(found.path)
+    data = _unpacked(data, found.path)
+    if found.kind is InputKind.PROTO:
+        from hloscope.core.xla.protos import proto_to_text
+
+        return _with_path(lambda: proto_to_text(data), found.path)
+    return decode(data, found.path)
+
+
+def decode(data: bytes, path: str) -> str:
+    """Bytes of HLO text as text, without the BOM that editors add. Raises ``ParseError`` at the first byte that is not
+    UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+        raise ParseError(
+            f"byte 0x{data[error.start]:02x} is not UTF-8 text", path=path, line=line, column=column
+        ) from None
+
+
+def looks_like_hlo(head: str) -> bool:
+    """Whether a text begins like HLO: a module, a computation or a single instruction."""
+    return any(pattern.match(head) is not None for pattern in (_MODULE, _COMPUTATION, _INSTRUCTION))
+
+
+def _kind_of_bytes(path: str, head: bytes, size: int) -> InputKind:
+    name = path.lower()
+    if not head.strip():
+        raise ParseError("nothing in it but blanks" if head else "the file is empty", path=path)
+    if head.startswith(LEDGER_MAGIC):
+        raise DumpError("a ledger cannot be read from a pipe; give its path", path=path)
+    if size > MAX_TEXT_BYTES:
+        raise UnsupportedError(f"{size} bytes are more than one HLO file may have", path=path)
+    if head.startswith(_GZIP):
+        name = name.removesuffix(".gz")
+        head = _gzip_front(head, path)
+    text = _as_text(head)
+    if text is None:
+        if name.endswith(".pb") or _proto_like(head):
+            return InputKind.PROTO
+        offset = next((i for i, byte in enumerate(head) if byte == 0 or byte > 0x7F), 0)
+        raise ParseError(f"binary data (byte 0x{head[offset]:02x} at offset {offset}), not HLO", path=path)
+    if looks_like_hlo(text):
+        return InputKind.TEXT
+    if name.endswith(".mlir") or _MLIR.match(text) or _FUNC.search(text[:4096]):
+        return InputKind.STABLEHLO
+    if name.endswith(".pb"):
+        return InputKind.PROTO
+    line, column = _first_word(text)
+    shown = text.split(maxsplit=1)[0][:40]
+    raise ParseError(f"not HLO text: it starts with {shown!r}, not with HloModule", path=path, line=line, column=column)
+
+
+def _first_word(text: str) -> tuple[int, int]:
+    start = len(text) - len(text.lstrip())
+    return text.count("\n", 0, start) + 1, start - (text.rfind("\n", 0, start) + 1) + 1
+
+
+def _as_text(head: bytes) -> str | None:
+    if b"\0" in head:
+        return None
+    try:
+        return head.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # A character that the window cuts in two is no fault.
+        return head[: error.start].decode("utf-8-sig") if error.start >= len(head) - 3 else None
+
+
+def _proto_like(head: bytes) -> bool:
+    """Whether bytes begin like an HloModuleProto (1: name) or an HloProto (1: module that begins with its name)."""
+    name, rest = _field_one(head)
+    if name is None:
+        return False
+    if _identifier(name):
+        return True
+    inner, _ = _field_one(rest)
+    return inner is not None and _identifier(inner)
+
+
+def _field_one(data: bytes) -> tuple[bytes | None, bytes]:
+    """The bytes of length-delimited field 1 at the front (cut off where `data` ends), and all that follow its length."""
+    if data[:1] != b"\x0a":
+        return None, b""
+    length = shift = 0
+    for position, byte in enumerate(data[1:11], start=2):
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return data[position : position + length], data[position:]
+    return None, b""
+
+
+def _identifier(name: bytes) -> bool:
+    return bool(re.fullmatch(rb"[\w.$-]{1,500}", name))
+
+
+def _is_archive(path: str) -> bool:
+    from hloscope.core.dumps.sources import is_archive
+
+    if not is_archive(path):
+        return False
+    head = _head(path)
+    if not head.startswith(_GZIP):
+        return True
+    # A gzip file may be an archive, one text or one proto: its content decides.
+    front = _gzip_front(head, path)
+    return front[257:262] == b"ustar"
+
+
+def _gzip_front(head: bytes, path: str) -> bytes:
+    try:
+        return zlib.decompressobj(31).decompress(head, SNIFFED_BYTES)
+    except zlib.error as error:
+        raise ParseError(f"damaged gzip data: {error}", path=path) from None
+
+
+def _unpacked(data: bytes, path: str) -> bytes:
+    if not data.startswith(_GZIP):
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ParseError(f"damaged gzip data: {error}", path=path) from None
+
+
+def _head(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(SNIFFED_BYTES)
+    except OSError as error:
+        raise DumpError((error.strerror or str(error)).lower(), path=path) from None
+
+
+def _read_all(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise DumpError((error.strerror or str(error)).lower(), path=path) from None
+
+
+def _read_stdin() -> bytes:
+    data = sys.stdin.buffer.read()
+    if not data:
+        raise ParseError("standard input is empty", path="-")
+    return data
+
+
+def _with_path(read: object, path: str) -> str:
+    assert callable(read)
+    try:
+        return str(read())
+    except HloscopeError as error:
+        if error.path is None:
+            error.path = path
+        raise

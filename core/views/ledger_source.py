@@ -1,0 +1,148 @@
+"""A ledger as the stages of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from hloscope.core.errors import LedgerError, UsageError
+from hloscope.core.ledger.queries import LedgerReader, SqlResult, StoredEvent
+from hloscope.core.ledger.queries import ModuleRow as StoredModule
+from hloscope.core.views.choosing import choose
+from hloscope.core.views.data import EventRow, ModuleRow, Source
+from hloscope.core.views.stages import Cancelled, EventQuery, Progress, StageRow
+
+
+class LedgerSource:
+    """One module of a ledger."""
+
+    def __init__(self, path: str, module: str | None = None) -> None:
+        self._reader = LedgerReader(path)
+        try:
+            self._open(path, module)
+        except BaseException:
+            self._reader.close()
+            raise
+
+    def _open(self, path: str, module: str | None) -> None:
+        self.notes: list[str] = []
+        self._modules = self._ordered(self._reader.modules())
+        runs = {run.id: run for run in self._reader.runs()}
+        if not self._modules:
+            unfinished = any(not run.complete for run in runs.values())
+            raise LedgerError("the ledger holds no module" + (" yet" if unfinished else ""), path=path)
+        index, note = choose(self.modules(), module, path)
+        if note is not None:
+            self.notes.append(note)
+        self._module = self._modules[index]
+        run = runs.get(self._module.run)
+        if run is not None and not run.complete:
+            self.notes.append("the run did not finish: the ledger holds what was committed until then")
+        self.source = Source(
+            path=path,
+            module=self._module.name,
+            xla_build=run.xla_build if run is not None else None,
+            target=run.target if run is not None else None,
+            kind="ledger",
+        )
+
+    def _ordered(self, modules: list[StoredModule]) -> list[StoredModule]:
+        """Largest first, as ``hloscope ls`` orders a dump."""
+        largest: dict[int, int] = {
+            int(row[0] or 0): int(row[1] or 0)
+            for row in self._reader.sql(
+                "SELECT p.module,max(s.size) FROM pass_rows p JOIN snapshot_rows s ON s.id=p.snapshot GROUP BY p.module"
+            ).rows
+        }
+        self._largest = largest
+        return sorted(modules, key=lambda module: (-largest.get(module.id, 0), module.id))
+
+    def modules(self) -> Sequence[ModuleRow]:
+        return [
+            ModuleRow(index, one.name, f"{one.name} (module {one.id})", self._largest.get(one.id, 0), one.passes)
+            for index, one in enumerate(self._modules)
+        ]
+
+    def rows(self, cancelled: Cancelled | None, progress: Progress | None) -> Sequence[StageRow]:
+        return self.outline()
+
+    def outline(self) -> Sequence[StageRow]:
+        return self._rows
+
+    @cached_property
+    def _rows(self) -> Sequence[StageRow]:
+        entries = [entry for entry in self._reader.passes(self._module.id) if entry.stage is not None]
+        first = next((entry.snapshot for entry in entries if entry.snapshot is not None), None)
+        if first is None:
+            raise LedgerError(f"module {self._module.name} has no module text in this ledger", path=self.source.path)
+        rows: list[StageRow] = []
+        snapshot = first
+        for entry in entries:
+            own = entry.snapshot is not None and (not rows or entry.snapshot != snapshot)
+            snapshot = entry.snapshot if entry.snapshot is not None else snapshot
+            rows.append(
+                StageRow(
+                    pipeline=entry.pipeline,
+                    pass_name=entry.pass_name,
+                    snapshot=snapshot,
+                    own_snapshot=own,
+                    changed=entry.changed,
+                    next_pass=entry.next_pass,
+                    ns=entry.ns,
+                    file=entry.file,
+                    unannounced=entry.unannounced,
+                    fuel_used=entry.fuel_used,
+                    instructions=entry.instructions_after,
+                )
+            )
+        return rows
+
+    def data(self, snapshot: int) -> bytes:
+        try:
+            return self._reader.snapshots.bytes(snapshot)
+        except LedgerError as error:
+            raise LedgerError(error.message, path=self.source.path) from error
+
+    def events(self, query: EventQuery) -> list[EventRow]:
+        found: list[EventRow] = []
+        for stored in self._reader.events(
+            module=self._module.id, stage=query.pass_index, type_name=query.type, subject=query.subject
+        ):
+            if query.verdict is not None and stored.event.verdict != query.verdict:
+                continue
+            found.append(_event_row(stored))
+            if query.limit is not None and len(found) >= query.limit:
+                break
+        return found
+
+    def event_count(self) -> int:
+        return self._event_count
+
+    @cached_property
+    def _event_count(self) -> int:
+        query = "SELECT count(*) FROM event_rows e LEFT JOIN pass_rows p ON p.id=e.pass WHERE coalesce(e.module,p.module)=?"
+        return int(self._reader.sql(query, parameters=(self._module.id,)).rows[0][0] or 0)
+
+    def sql(self, query: str, limit: int | None, cancelled: Cancelled | None) -> SqlResult:
+        if not query.strip():
+            raise UsageError("the query is empty")
+        return self._reader.sql(query, limit=limit, cancelled=cancelled)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def _event_row(stored: StoredEvent) -> EventRow:
+    event = stored.event
+    return EventRow(
+        id=stored.id,
+        pass_index=stored.stage,
+        type=event.type_name,
+        subject=event.subject,
+        verdict=event.verdict,
+        code=event.code,
+        fuel=event.fuel,
+        numbers=dict(event.numbers),
+        sentence=event.sentence(),
+        origin=event.origin,
+    )

@@ -1,0 +1,165 @@
+"""Writes a compile as XLA's dump directory: the same file names, the same choice of what is written.
+
+A pass dump is written when the module matches, either pass name around the point matches, and the pipeline matches;
+with the pattern ``.*`` exactly, only passes that changed the module are. The step number in the name advances with
+each file that is written. Files are created, never overwritten, unless that was asked for.
+Source: ``openxla/xla:xla/service/dump.cc#DumpHloModuleBetweenPassesIfEnabled``, ``xla/hlo/ir/hlo_module_metadata.cc``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import TYPE_CHECKING
+
+from hloscope.core.dumps.filenames import DumpName, FileKind, Point
+from hloscope.core.errors import DumpError, UsageError
+from hloscope.core.hlo.attributes import quote
+from hloscope.core.text.printer import print_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.passes.context import PassRun
+    from hloscope.core.passes.flags import PassFlags
+
+_UNSAFE = re.compile(r"[/\\\[\] ]")
+EVERY_CHANGE = ".*"
+"""The one pattern that leaves unchanged passes out."""
+
+
+class DumpWriter:
+    """The dump of one module into one directory.
+
+    Raises UsageError for a pattern that is no regular expression, DumpError where the directory cannot be made or
+    holds a dump of this module already and `force` is not set.
+    """
+
+    def __init__(
+        self, directory: str, flags: PassFlags, module_name: str, *, module_id: int = 0, target: str = "cpu",
+        force: bool = False,
+    ) -> None:  # fmt: skip
+        self.directory = directory
+        self.module_id = module_id
+        self._module_name = sanitize(module_name)
+        self._flags = flags
+        self._target = target
+        self._force = force
+        self._step = 0
+        self._timestamp: int | None = None
+        module_re = _pattern("xla_dump_hlo_module_re", flags.xla_dump_hlo_module_re)
+        self._pass_re = _pattern("xla_dump_hlo_pass_re", flags.xla_dump_hlo_pass_re)
+        self._pipeline_re = _pattern("xla_dump_hlo_pipeline_re", flags.xla_dump_hlo_pipeline_re)
+        wanted = module_re is None or module_re.search(module_name) is not None
+        over = 0 < flags.xla_dump_max_hlo_modules <= module_id
+        self.enabled = flags.xla_enable_dumping and wanted and not over
+        """False where the flags leave this module out."""
+        if self.enabled:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        prefix = f"module_{self.module_id:04d}."
+        try:
+            os.makedirs(self.directory, exist_ok=True)
+            taken = [name for name in os.listdir(self.directory) if name.startswith(prefix)]
+        except OSError as error:
+            raise DumpError(error.strerror or str(error), path=self.directory) from error
+        if taken and not self._force:
+            raise DumpError(
+                f"holds a dump of module {self.module_id} already ({min(taken)})", path=self.directory,
+                hint="name another directory, or --force to overwrite",
+            )  # fmt: skip
+        self._timestamp = time.time_ns() // 1000 if self._flags.xla_dump_include_timestamp else None
+
+    # ---------------------------------------------------------------- what is written
+    def wants_pass(self, changed: bool) -> bool:
+        """Whether a pass with this report may be written at all."""
+        return self._pass_re is not None and (changed or self._flags.xla_dump_hlo_pass_re != EVERY_CHANGE)
+
+    def write_pass(self, module: HloModule, pipeline: str, after: str, before: str) -> tuple[str, ...]:
+        """Write the module between two passes; the names of the files (none where the patterns leave it out)."""
+        if not self.enabled or self._pass_re is None:
+            return ()
+        if not (self._pass_re.search(after) or self._pass_re.search(before)):
+            return ()
+        if self._pipeline_re is not None and not self._pipeline_re.search(pipeline):
+            return ()
+        name = self._name(
+            point=Point.STEP, step=self._step, pipeline=sanitize(pipeline), after=sanitize(after),
+            before=sanitize(before),
+        )  # fmt: skip
+        self._step += 1
+        return (self._write(name, print_module(module)),)
+
+    def write_before(self, module: HloModule) -> tuple[str, ...]:
+        """Write the module as it came."""
+        return self._bookend(module, "before_optimizations", Point.BEFORE)
+
+    def write_after(self, module: HloModule) -> tuple[str, ...]:
+        """Write the module as it goes."""
+        prefix = "cpu_" if self._target == "cpu" else "gpu_" if self._target.startswith("gpu") else ""
+        return self._bookend(module, f"{prefix}after_optimizations", Point.AFTER)
+
+    def write_metadata(self, runs: Iterable[PassRun]) -> tuple[str, ...]:
+        """Write every run with its times, where the flag asks for it. Times are microseconds since 1970."""
+        if not self.enabled or not self._flags.xla_dump_module_metadata:
+            return ()
+        lines = [f"canonical_module_id: {self.module_id}", f"original_module_id: {self.module_id}"]
+        for run in runs:
+            lines.append("pass_metadata {")
+            lines.append(f"  pass_id: {run.pass_id}")
+            lines.append(f"  pass_name: {quote(run.name)}")
+            lines.append(f"  pipeline_name: {quote(run.pipeline)}")
+            lines.extend(f"  dump_filenames: {quote(os.path.join(self.directory, name))}" for name in run.files)
+            if run.changed:
+                lines.append("  module_changed: true")
+            lines.append(f"  module_id: {self.module_id}")
+            lines.append(f"  start_timestamp_usec: {run.started_us}")
+            if run.ended_us is not None:
+                lines.append(f"  end_timestamp_usec: {run.ended_us}")
+            lines.append("}")
+        name = DumpName(FileKind.METADATA, module_id=self.module_id, suffix="metadata", extension=".textproto")
+        return (self._write(name, "\n".join(lines) + "\n"),)
+
+    # ---------------------------------------------------------------- files
+    def _bookend(self, module: HloModule, bookend: str, point: Point) -> tuple[str, ...]:
+        if not self.enabled:
+            return ()
+        return (self._write(self._name(point=point, bookend=bookend), print_module(module)),)
+
+    def _name(
+        self, *, point: Point, bookend: str | None = None, step: int | None = None, pipeline: str | None = None,
+        after: str | None = None, before: str | None = None,
+    ) -> DumpName:  # fmt: skip
+        return DumpName(
+            FileKind.STAGE, timestamp_us=self._timestamp, module_id=self.module_id, module_name=self._module_name,
+            point=point, bookend=bookend, step=step, pipeline=pipeline, after=after, before=before, extension=".txt",
+        )  # fmt: skip
+
+    def _write(self, name: DumpName, text: str) -> str:
+        file = name.format()
+        path = os.path.join(self.directory, file)
+        try:
+            with open(path, "w" if self._force else "x", encoding="utf-8", errors="surrogateescape") as out:
+                out.write(text)
+        except FileExistsError as error:
+            raise DumpError("exists already", path=path, hint="--force to overwrite") from error
+        except OSError as error:
+            raise DumpError(error.strerror or str(error), path=path) from error
+        return file
+
+
+def sanitize(name: str) -> str:
+    """A name as it stands in file names: separators, brackets and blanks become underscores."""
+    return _UNSAFE.sub("_", name)
+
+
+def _pattern(flag: str, text: str) -> re.Pattern[str] | None:
+    if not text:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(f"{flag} is no regular expression: {error} in {text!r}") from error

@@ -26,6 +26,9 @@ Kind = Literal["decision", "pass", "finding", "search"]
 Unit = Literal["name", "names", "text", "count", "ordinal", "us", "ns", "bytes", "hash", "flag", "number"]
 Value = int | float | str | bool | tuple[str, ...] | None
 
+MAX_FIELDS = 8
+"""Own fields that an event type may have: the ledger keeps them in as many columns."""
+
 UNITS: Mapping[Unit, str] = {
     "name": "a name from a small vocabulary or of an instruction; stored once per ledger",
     "names": "several names, in order",
@@ -154,6 +157,8 @@ def event_type(name: str, *, kind: Kind, sentence: str) -> Callable[[type[_E]], 
         made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
         specs = _field_specs(made, _ENVELOPE_NAMES)
         meaning = (cls.__doc__ or "").strip().split("\n")[0]
+        if len(specs) > MAX_FIELDS:
+            raise InternalError(f"event {name} has more than {MAX_FIELDS} fields of its own")
         unknown = placeholders(sentence) - {one.name for one in specs} - _ENVELOPE_NAMES
         if unknown:
             raise InternalError(f"sentence of event {name} names unknown fields: {', '.join(sorted(unknown))}")

@@ -17,7 +17,8 @@ from hloscope.core.ledger.declare import Event, event_type, fact
 @event_type(
     "rewrite_decision",
     kind="decision",
-    sentence="{rule} {verdict}[ on {subject}][ in {computation}][: {code}][, fuel {fuel}][, made {produced}][ ({detail})]",
+    sentence="{rule} {verdict}[ on {subject}][ in {computation}][: {code}][, fuel {fuel}][, made {produced}]"
+    "[ ({detail})]",
 )
 class RewriteDecision(Event):
     """A pass came to an optional rewrite and it was applied or refused."""
@@ -142,7 +143,9 @@ class FusionDecision(Event):
     bytes: int | None = fact("bytes", "memory traffic that the fusion saves", default=None)
 
 
-@event_type("bisect_probe", kind="search", sentence="{level} {low}..{high}, tried {tried}: {verdict}[ ({code})][, {ns}]")
+@event_type(
+    "bisect_probe", kind="search", sentence="{level} {low}..{high}, tried {tried}: {verdict}[ ({code})][, {ns}]"
+)
 class BisectProbe(Event):
     """One try of a bisection: what was switched on, and whether the result was still right."""
 

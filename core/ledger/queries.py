@@ -11,19 +11,19 @@ from types import TracebackType
 from typing import Any, Self
 
 from hloscope.core.errors import LedgerError
-from hloscope.core.ledger.declare import ENVELOPE, Event, EventSpec, FieldSpec, UnknownEvent, Value
+from hloscope.core.ledger.declare import ENVELOPE, MAX_FIELDS, Event, EventSpec, FieldSpec, Kind, UnknownEvent, Value
 from hloscope.core.ledger.events import EVENT_TYPES
 from hloscope.core.ledger.schema import VIEWS
 from hloscope.core.ledger.snapshots import SnapshotReader
 from hloscope.core.ledger.store import LedgerConnection, open_ledger, reading
 
 Cell = int | float | str | bytes | None
+_OWN_COLUMNS = ",".join(f"e.v{at}" for at in range(MAX_FIELDS))
 _STEPS_BETWEEN_CHECKS = 20_000
 _ALLOWED = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 )
-_ALLOWED_PRAGMAS = frozenset({"table_info", "table_xinfo", "table_list", "index_list", "index_info", "user_version"})
-_DENIED_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer"})
+_ALLOWED_PRAGMAS = frozenset({"table_info", "table_xinfo", "table_list", "index_list", "index_info"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ def sql(
 
 def _authorize(action: int, first: str | None, second: str | None, database: str | None, source: str | None) -> int:
     if action == sqlite3.SQLITE_PRAGMA:
-        return sqlite3.SQLITE_OK if first in _ALLOWED_PRAGMAS and second != "" else sqlite3.SQLITE_DENY
-    if action == sqlite3.SQLITE_FUNCTION and second in _DENIED_FUNCTIONS:
+        return sqlite3.SQLITE_OK if first in _ALLOWED_PRAGMAS else sqlite3.SQLITE_DENY
+    if action == sqlite3.SQLITE_FUNCTION and second == "load_extension":
         return sqlite3.SQLITE_DENY
     return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
 
@@ -139,7 +139,8 @@ def _run_query(
     cancelled: Callable[[], bool] | None,
 ) -> SqlResult:
     path = connection.path
-    connection.create_function("sentence", 1, lambda number: _sentence(connection, number))
+    decoder = _Decoder(connection)
+    connection.create_function("sentence", 1, lambda number: _sentence(decoder, number))
     connection.set_authorizer(_authorize)
     if cancelled is not None:
         connection.set_progress_handler(lambda: int(cancelled()), _STEPS_BETWEEN_CHECKS)
@@ -171,8 +172,10 @@ def _sql_error(path: str, error: Exception) -> LedgerError:
     return LedgerError(f"SQL: {text}", path=path)
 
 
-def _sentence(connection: LedgerConnection, number: object) -> str | None:
-    return None
+def _sentence(decoder: _Decoder, number: Cell) -> str | None:
+    """The SQL function ``sentence(ID)``: an event in words."""
+    found = next(decoder.select(" WHERE e.id=?", [number]), None)
+    return None if found is None else found.event.sentence()
 
 
 class LedgerReader:
@@ -269,16 +272,8 @@ def read_events(
             conditions.append(condition)
             values.append(value)
     where = " WHERE " + " AND ".join(conditions) if conditions else ""
-    decoder = _Decoder(connection)
     with reading(connection.path):
-        cursor = connection.execute(
-            "SELECT e.id,coalesce(e.module,p.module),e.pass,p.ordinal,t.name,t.kind,t.sentence,t.fields,e.subject,"
-            "e.computation,e.verdict,e.code,e.fuel,e.origin,e.method,e.agrees,e.data FROM event_rows e JOIN event_types t"
-            f" ON t.id=e.type LEFT JOIN pass_rows p ON p.id=e.pass{where} ORDER BY e.id",
-            values,
-        )
-        for found in cursor:
-            yield StoredEvent(found[0], found[1], found[2], found[3], decoder.event(*found[4:]))
+        yield from _Decoder(connection).select(where, values)
 
 
 class _Decoder:
@@ -288,6 +283,18 @@ class _Decoder:
         self._connection = connection
         self._names: dict[int, str] = {}
         self._specs: dict[tuple[str, str], EventSpec] = {}
+
+    def select(self, where: str, values: Sequence[Cell]) -> Iterator[StoredEvent]:
+        """Events that a condition over the stored tables picks, in the order of recording."""
+        cursor = self._connection.execute(
+            "SELECT e.id,coalesce(e.module,p.module),e.pass,p.ordinal,t.name,t.kind,t.sentence,t.fields,e.subject,"
+            f"e.computation,o.verdict,o.code,e.fuel,o.origin,o.method,o.agrees,{_OWN_COLUMNS} FROM event_rows e"
+            " JOIN outcomes o ON o.id=e.outcome JOIN event_types t ON t.id=o.type"
+            f" LEFT JOIN pass_rows p ON p.id=e.pass{where} ORDER BY e.id",
+            values,
+        )
+        for found in cursor:
+            yield StoredEvent(found[0], found[1], found[2], found[3], self.event(*found[4:]))
 
     def name(self, number: int | None) -> str | None:
         if number is None:
@@ -301,8 +308,9 @@ class _Decoder:
         return found
 
     def event(
-        self, type_name: str, kind: Any, sentence: str, listed: str, subject: int | None, computation: int | None,
-        verdict: int | None, code: int | None, fuel: int | None, origin: int, method: int, agrees: int | None, data: str,
+        self, type_name: str, kind: Kind, sentence: str, listed: str, subject: int | None, computation: int | None,
+        verdict: int | None, code: int | None, fuel: int | None, origin: int, method: int, agrees: int | None,
+        *stored: Any,
     ) -> Event:  # fmt: skip
         spec = self._specs.get((type_name, listed))
         if spec is None:
@@ -313,8 +321,6 @@ class _Decoder:
             "code": self.name(code), "fuel": fuel, "origin": self.name(origin), "method": self.name(method),
             "agrees": None if agrees is None else bool(agrees),
         }  # fmt: skip
-        stored: list[Any] = json.loads(data)
-        stored += [None] * (len(spec.fields) - len(stored))
         values = tuple(self._value(one.unit, value) for one, value in zip(spec.fields, stored, strict=False))
         known = EVENT_TYPES.get(type_name)
         if known is None:
@@ -329,7 +335,10 @@ class _Decoder:
         if unit == "name":
             return self.name(value)
         if unit == "names":
-            return tuple(self.name(one) or "" for one in value or ())
+            numbers = json.loads(value) if isinstance(value, str) else [] if value is None else [value]
+            return tuple(self.name(one) or "" for one in numbers)
+        if unit == "flag":
+            return None if value is None else bool(value)
         if isinstance(value, str) and unit in ("us", "number"):
             return float(value)
         return value

@@ -9,26 +9,28 @@ the last of them.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count, islice
+from operator import attrgetter
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from hloscope.core.errors import InternalError
-from hloscope.core.ledger.declare import Event, EventSpec, Value
+from hloscope.core.ledger.declare import Event, EventSpec
 from hloscope.core.ledger.schema import FILE_MARK
 from hloscope.core.ledger.snapshots import SnapshotWriter
 from hloscope.core.ledger.store import close_ledger, create_ledger, ledger_error
 
 _BATCH_EVENTS = 4096
 _BATCH_BYTES = 4 << 20
-_encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+_COMMIT_GAP_NS = 2_000_000
+"""Starts of passes that follow a commit faster than this share the next one."""
+_encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 class Recorder(Protocol):
@@ -148,19 +150,38 @@ class PassRecord:
     unannounced: str | None = None
 
 
-@dataclass(slots=True)
+_outcome_of = attrgetter("verdict", "code", "origin", "method", "agrees")
+_COLUMNS = ("subject", "computation", "fuel")
+
+
 class _Plan:
     """How events of one type become rows."""
 
-    number: int
-    encode: Callable[[Event], str]
+    __slots__ = ("columns", "insert", "name_at", "names_at", "number", "number_at", "outcomes", "rows", "text_at")
+
+    def __init__(self, number: int, spec: EventSpec) -> None:
+        units: list[str] = ["name", "name", "ordinal", *(one.unit for one in spec.fields)]
+        self.number = number
+        self.columns = attrgetter(*_COLUMNS, *(one.name for one in spec.fields))
+        """All columns of an event in one call."""
+        self.name_at = tuple(at for at, unit in enumerate(units) if unit == "name")
+        self.names_at = tuple(at for at, unit in enumerate(units) if unit == "names")
+        self.text_at = tuple(at for at, unit in enumerate(units) if unit in ("text", "hash"))
+        self.number_at = tuple(at for at, unit in enumerate(units) if unit in ("us", "number"))
+        own = [f"v{at}" for at in range(len(spec.fields))]
+        listed = ["id", "outcome", "pass", "module", *_COLUMNS, *own]
+        self.insert = f"INSERT INTO event_rows({','.join(listed)})VALUES({','.join('?' * len(listed))})"
+        self.outcomes: dict[object, int] = {}
+        """Number of each combination of verdict, code and so on; a ledger has few of them."""
+        self.rows: list[list[Any]] = []
+        """Rows of the batch that is being written."""
 
 
 class LedgerWriter:
     """Creates a ledger and writes it; use it in a ``with`` block or call ``close``.
 
-    One thread at a time. Raises LedgerError when the file exists and ``force`` is not set, and once when the disk is full
-    or otherwise refuses; what was committed by then stays readable, and later calls do nothing.
+    One thread at a time. Raises LedgerError when the file exists and ``force`` is not set, and once when the disk is
+    full or otherwise refuses; what was committed by then stays readable, and later calls do nothing.
     """
 
     def __init__(self, path: str | os.PathLike[str], run: RunInfo | None = None, *, force: bool = False) -> None:
@@ -177,6 +198,7 @@ class LedgerWriter:
         self._new_types: list[tuple[int, str, str, str, str]] = []
         self._events: list[tuple[int | None, int | None, Event]] = []
         self._event_total = 0
+        self._outcome_total = 0
         self._statements: list[tuple[str, tuple[object, ...]]] = []
         self._run = 0
         self._module: int | None = None
@@ -189,6 +211,7 @@ class LedgerWriter:
         self._open: list[tuple[int, int, str, str]] = []
         self._pass: int | None = None
         self._closed = False
+        self._committed = 0
         self.begin_run(run or RunInfo())
 
     def __enter__(self) -> Self:
@@ -203,6 +226,8 @@ class LedgerWriter:
 
     def begin_run(self, run: RunInfo) -> int:
         """Start another run in the same file and return its number; the first one starts by itself."""
+        if not self.enabled:
+            return 0
         self._finish_run()
         self._run += 1
         row = (self._run, run.kind, run.tool_version, run.xla_build, run.target, run.flags, run.source)
@@ -227,6 +252,8 @@ class LedgerWriter:
 
         ``file_prefix`` is what the names of its dump files share; stored names are shortened by it.
         """
+        if not self.enabled:
+            return 0
         self._module_total += 1
         self._module = self._module_total
         self._prefix = file_prefix
@@ -243,7 +270,7 @@ class LedgerWriter:
     def begin_pass(
         self, name: str, *, pipeline: str = "", xla_pass_id: int | None = None, instructions: int | None = None
     ) -> int:
-        """See Recorder. What was recorded before, and the fact that this pass started, are committed."""
+        """See Recorder. Commits what was recorded, and that this pass started, unless the last commit is 2 ms old."""
         if not self.enabled:
             return 0
         self._pass_total += 1
@@ -264,8 +291,9 @@ class LedgerWriter:
         )  # fmt: skip
         self._open.append((row, time.perf_counter_ns(), pipeline, name))
         self._pass = row
-        self.flush()
-        self._open[-1] = (row, time.perf_counter_ns(), pipeline, name)
+        if time.perf_counter_ns() - self._committed >= _COMMIT_GAP_NS:
+            self.flush()
+            self._open[-1] = (row, time.perf_counter_ns(), pipeline, name)
         return row
 
     def end_pass(
@@ -381,16 +409,20 @@ class LedgerWriter:
         try:
             connection.execute("BEGIN IMMEDIATE")
             self._snapshots.write(final=final)
-            rows = self._event_rows()
+            self._encode_events()
             fresh = len(self._strings) - self._strings_written
             if fresh:
                 names = list(islice(reversed(self._strings.items()), fresh))
-                connection.executemany("INSERT INTO strings(text,id) VALUES(?,?)", reversed(names))
+                connection.executemany(
+                    "INSERT INTO strings VALUES(?,?)", [(number, _clean(str(name))) for name, number in reversed(names)]
+                )
                 self._strings_written += fresh
             for statement, values in self._statements:
-                connection.execute(statement, values)
+                connection.execute(statement, [_clean(one) if isinstance(one, str) else one for one in values])
             connection.executemany("INSERT INTO event_types VALUES(?,?,?,?,?)", self._new_types)
-            connection.executemany("INSERT INTO event_rows VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)", rows)
+            for plan in self._plans.values():
+                connection.executemany(plan.insert, plan.rows)
+                plan.rows.clear()
             connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             self._give_up()
@@ -399,6 +431,7 @@ class LedgerWriter:
             # Interrupted half way: the batch is lost as a whole, the file stays consistent.
             self._give_up()
             raise
+        self._committed = time.perf_counter_ns()
         self._statements.clear()
         self._new_types.clear()
         self._events.clear()
@@ -411,26 +444,42 @@ class LedgerWriter:
         except sqlite3.Error:
             pass
 
-    def _event_rows(self) -> list[tuple[object, ...]]:
+    def _encode_events(self) -> None:
+        """Turn the events of the batch into rows, by type."""
         number = self._strings.__getitem__
         plans = self._plans
-        rows: list[tuple[object, ...]] = []
         total = self._event_total
         for row, module, event in self._events:
             total += 1
             plan = plans.get(event.type_name) or self._plan(event.spec)
-            rows.append(
-                (
-                    total, plan.number, None if row else module, row, number(event.subject), number(event.computation),
-                    number(event.verdict), number(event.code), event.fuel, number(event.origin), number(event.method),
-                    event.agrees, plan.encode(event),
-                )
-            )  # fmt: skip
+            values: list[Any] = list(plan.columns(event))
+            for at in plan.name_at:
+                values[at] = number(values[at])
+            for at in plan.names_at:
+                values[at] = _stored_names([number(one) for one in values[at]])
+            for at in plan.text_at:
+                if values[at] is not None:
+                    values[at] = _clean(values[at])
+            for at in plan.number_at:
+                if values[at] != values[at]:
+                    # SQLite would turn a NaN into a missing value.
+                    values[at] = "nan"
+            key = _outcome_of(event)
+            outcome = plan.outcomes.get(key) or self._outcome(plan, key)
+            plan.rows.append([total, outcome, row, None if row else module, *values])
         self._event_total = total
-        return rows
+
+    def _outcome(self, plan: _Plan, key: tuple[str | None, str | None, str, str, bool | None]) -> int:
+        self._outcome_total += 1
+        verdict, code, origin, method, agrees = key
+        number = self._strings.__getitem__
+        row = (plan.number, number(verdict), number(code), number(origin), number(method), agrees)
+        self._statements.append(("INSERT INTO outcomes VALUES(?,?,?,?,?,?,?)", (self._outcome_total, *row)))
+        plan.outcomes[key] = self._outcome_total
+        return self._outcome_total
 
     def _plan(self, spec: EventSpec) -> _Plan:
-        plan = self._plans[spec.name] = _Plan(len(self._plans) + 1, _encoder(spec, self._strings))
+        plan = self._plans[spec.name] = _Plan(len(self._plans) + 1, spec)
         stored = _encode_json([[one.name, one.unit] for one in spec.fields])
         self._new_types.append((plan.number, spec.name, spec.kind, spec.sentence, stored))
         return plan
@@ -450,33 +499,13 @@ class LedgerWriter:
             close_ledger(self._connection)
 
 
-def _encoder(spec: EventSpec, strings: defaultdict[str | None, int | None]) -> Callable[[Event], str]:
-    """A function that turns the own fields of an event into the stored array; names become numbers."""
-    number = strings.__getitem__
-    plan = [(one.name, one.unit) for one in spec.fields]
-
-    def encode(event: Event) -> str:
-        values: list[object] = []
-        for name, unit in plan:
-            value = getattr(event, name)
-            if unit == "name":
-                value = number(value)
-            elif unit == "names":
-                value = list(map(number, value))
-            values.append(value)
-        # Trailing defaults of None need no space.
-        while values and values[-1] is None:
-            values.pop()
-        try:
-            return _encode_json(values)
-        except ValueError:
-            return _encode_json([_plain(one) for one in values])
-
-    return encode
+def _clean(text: str) -> str:
+    """Text that SQLite can take: bytes of file names that are not UTF-8 become question marks."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _plain(value: object) -> Value | object:
-    """JSON has no infinity and no NaN; they travel as words."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+def _stored_names(numbers: list[int | None]) -> int | str | None:
+    """Several names in one column: nothing, one number, or a JSON array; SQLite's json_each reads all three."""
+    if not numbers:
+        return None
+    return numbers[0] if len(numbers) == 1 else f"[{','.join(map(str, numbers))}]"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from hloscope.core.ledger.declare import Event
+from hloscope.core.ledger.declare import MAX_FIELDS, Event
 from hloscope.core.ledger.events import FusionDecision, RewriteDecision
 
 APPLICATION_ID = 0x484C4F53
@@ -48,6 +48,8 @@ class View:
         return f'CREATE VIEW "{self.name}" AS SELECT {listed} {self.source}'
 
 
+_OWN_COLUMNS = ",".join(f"v{at}" for at in range(MAX_FIELDS))
+
 TABLES: tuple[str, ...] = (
     "CREATE TABLE strings(id INTEGER PRIMARY KEY,text TEXT NOT NULL)",
     "CREATE TABLE run_rows(id INTEGER PRIMARY KEY,kind TEXT,tool_version TEXT,xla_build TEXT,target TEXT,flags TEXT,"
@@ -57,20 +59,23 @@ TABLES: tuple[str, ...] = (
     "next_pass INT,changed INT,start_us INT,ns INT,file TEXT,snapshot INT,before INT,after INT,fuel INT,"
     "unannounced TEXT)",
     "CREATE TABLE event_types(id INTEGER PRIMARY KEY,name TEXT,kind TEXT,sentence TEXT,fields TEXT)",
-    "CREATE TABLE event_rows(id INTEGER PRIMARY KEY,type INT,module INT,pass INT,subject INT,computation INT,verdict INT,"
-    "code INT,fuel INT,origin INT,method INT,agrees INT,data TEXT)",
-    "CREATE INDEX event_by_pass ON event_rows(pass)",
+    "CREATE TABLE outcomes(id INTEGER PRIMARY KEY,type INT,verdict INT,code INT,origin INT,method INT,agrees INT)",
+    "CREATE TABLE event_rows(id INTEGER PRIMARY KEY,outcome INT,pass INT,module INT,subject INT,computation INT,"
+    f"fuel INT,{_OWN_COLUMNS})",
     "CREATE TABLE snapshot_rows(id INTEGER PRIMARY KEY,lines INT,size INT,chunks BLOB)",
     "CREATE TABLE line_blocks(first INTEGER PRIMARY KEY,count INT,data BLOB)",
     "CREATE TABLE chunk_blocks(first INTEGER PRIMARY KEY,count INT,data BLOB)",
 )
 
+INDEXES: tuple[str, ...] = ("CREATE INDEX IF NOT EXISTS event_by_pass ON event_rows(pass)",)
+"""Made when a ledger is closed: keeping them up to date would double the price of an event."""
+
 FILE_MARK = "\x01"
 """Stands in a stored file name for ``PIPELINE.after_PASS.before_NEXT.txt``, which the row says already."""
 
 _EVENT_SOURCE = (
-    "FROM event_rows e JOIN event_types t ON t.id=e.type LEFT JOIN pass_rows p ON p.id=e.pass"
-    " LEFT JOIN strings n ON n.id=p.pass"
+    "FROM event_rows e JOIN outcomes o ON o.id=e.outcome JOIN event_types t ON t.id=o.type"
+    " LEFT JOIN pass_rows p ON p.id=e.pass LEFT JOIN strings n ON n.id=p.pass"
 )
 
 
@@ -79,13 +84,17 @@ def _text(number: str) -> str:
 
 
 def _own(event: type[Event], name: str) -> str:
-    """Expression for an event's own field: the stored data is an array in the order of the declaration."""
+    """Expression for an event's own field: the columns follow the order of the declaration."""
     position = [one.name for one in event.spec.fields].index(name)
-    spec = event.spec.fields[position]
-    if spec.unit == "names":
-        return f"(SELECT group_concat(s.text,' ') FROM json_each(e.data,'$[{position}]') j JOIN strings s ON s.id=j.value)"
-    value = f"e.data->>{position}"
-    return _text(f"({value})") if spec.unit == "name" else value
+    unit = event.spec.fields[position].unit
+    if unit == "names":
+        return f"(SELECT group_concat(s.text,' ') FROM json_each(e.v{position}) j JOIN strings s ON s.id=j.value)"
+    return _text(f"e.v{position}") if unit == "name" else f"e.v{position}"
+
+
+def _own_by_position() -> str:
+    """Expression for the own field that ``f.key`` counts, whatever the type of the event."""
+    return "CASE f.key " + " ".join(f"WHEN {at} THEN e.v{at}" for at in range(MAX_FIELDS)) + " END"
 
 
 def _c(name: str, expression: str, meaning: str) -> Column:
@@ -99,12 +108,12 @@ _WHERE = (
     _c("pass", "n.text", "name of that pass"),
 )
 _VERDICT = (
-    _c("verdict", _text("e.verdict"), "outcome in one word"),
-    _c("code", _text("e.code"), "key of the reason"),
+    _c("verdict", _text("o.verdict"), "outcome in one word"),
+    _c("code", _text("o.code"), "key of the reason"),
 )
 _ORIGIN = (
     _c("fuel", "e.fuel", "fuel ordinal of the decision"),
-    _c("origin", _text("e.origin"), "`core`, `xla` or `inferred`"),
+    _c("origin", _text("o.origin"), "`core`, `xla` or `inferred`"),
 )
 _REWRITE = (
     *_WHERE,
@@ -200,14 +209,14 @@ VIEWS: tuple[View, ...] = (
             _c("computation", _text("e.computation"), "computation of that instruction"),
             *_VERDICT,
             *_ORIGIN,
-            _c("method", _text("e.method"), "`recorded`, `replayed` or `counterfactual`"),
-            _c("agrees", "e.agrees", "1 or 0 where the real compiler's dump confirms or contradicts it"),
+            _c("method", _text("o.method"), "`recorded`, `replayed` or `counterfactual`"),
+            _c("agrees", "o.agrees", "1 or 0 where the real compiler's dump confirms or contradicts it"),
             _c(
                 "data",
-                "(SELECT json_group_object(f.value->>0,CASE f.value->>1 WHEN 'name' THEN"
-                " (SELECT text FROM strings WHERE id=e.data->>f.key) WHEN 'names' THEN json((SELECT"
-                " json_group_array(s.text) FROM json_each(e.data->f.key) j JOIN strings s ON s.id=j.value))"
-                " ELSE e.data->>f.key END) FROM json_each(t.fields) f)",
+                "(SELECT json_group_object(k,CASE u WHEN 'name' THEN (SELECT text FROM strings WHERE id=x) WHEN 'names'"
+                " THEN json((SELECT json_group_array(s.text) FROM json_each(x) j JOIN strings s ON s.id=j.value))"
+                f" ELSE x END) FROM(SELECT f.value->>0 k,f.value->>1 u,{_own_by_position()} x"
+                " FROM json_each(t.fields) f))",
                 "the event's own fields, a JSON object",
             ),
         ),
@@ -228,7 +237,7 @@ VIEWS: tuple[View, ...] = (
             _c("subject", _text("e.subject"), "instruction that it is about"),
             *_VERDICT,
         ),
-        f"{_EVENT_SOURCE} WHERE e.verdict IN(SELECT id FROM strings WHERE text IN('refused','ineligible'))",
+        f"{_EVENT_SOURCE} WHERE o.verdict IN(SELECT id FROM strings WHERE text IN('refused','ineligible'))",
     ),
     View(
         "fuel",
@@ -243,8 +252,9 @@ VIEWS: tuple[View, ...] = (
             _c("first", "min(e.fuel)", "first ordinal"),
             _c("last", "max(e.fuel)", "last ordinal"),
         ),
-        "FROM event_rows e JOIN pass_rows p ON p.id=e.pass JOIN strings n ON n.id=p.pass LEFT JOIN strings v ON"
-        " v.id=e.verdict LEFT JOIN strings c ON c.id=e.code WHERE e.fuel IS NOT NULL GROUP BY p.id",
+        "FROM event_rows e JOIN outcomes o ON o.id=e.outcome JOIN pass_rows p ON p.id=e.pass JOIN strings n ON"
+        " n.id=p.pass LEFT JOIN strings v ON v.id=o.verdict LEFT JOIN strings c ON c.id=o.code"
+        " WHERE e.fuel IS NOT NULL GROUP BY p.id",
     ),
     View(
         "fusion_decisions",

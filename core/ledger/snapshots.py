@@ -22,6 +22,7 @@ from operator import sub
 from typing import Generic, TypeVar
 
 from hloscope.core.errors import InternalError, LedgerError
+from hloscope.core.ledger.store import LedgerConnection, reading
 
 _LONG_LINE = 16_384
 """Longer lines (characters) are known by a digest only, so that megabytes of constants are not kept in memory."""
@@ -309,31 +310,43 @@ class _BlockCache(Generic[_T]):
 class SnapshotReader:
     """Reads module texts of a ledger; decoded blocks are cached within ``cache_bytes``."""
 
-    def __init__(self, connection: sqlite3.Connection, *, cache_bytes: int = 128 << 20) -> None:
+    def __init__(self, connection: LedgerConnection, *, cache_bytes: int = 128 << 20) -> None:
         self._connection = connection
         self._line_cache: _BlockCache[list[str]] = _BlockCache(cache_bytes)
         self._chunk_cache: _BlockCache[list[array[int]]] = _BlockCache(cache_bytes // 4)
 
     def __len__(self) -> int:
         """Number of distinct texts."""
-        return int(self._connection.execute("SELECT count(*) FROM snapshot_rows").fetchone()[0])
+        with reading(self._connection.path):
+            return int(self._connection.execute("SELECT count(*) FROM snapshot_rows").fetchone()[0])
+
+    def _row(self, snapshot: int) -> tuple[int, int, bytes]:
+        """(lines, bytes, chunk numbers) of a text."""
+        with reading(self._connection.path):
+            row = self._connection.execute(
+                "SELECT lines,size,chunks FROM snapshot_rows WHERE id=?", (snapshot,)
+            ).fetchone()
+        if row is None:
+            raise LedgerError(f"the ledger has no module text number {snapshot}", path=self._connection.path)
+        return row
 
     def line_ids(self, snapshot: int) -> array[int]:
         """The line numbers of a text. Within one module, equal numbers mean equal lines and the other way round."""
-        row = self._connection.execute("SELECT chunks FROM snapshot_rows WHERE id=?", (snapshot,)).fetchone()
-        if row is None:
-            raise LedgerError(f"the ledger has no module text number {snapshot}")
+        lines, _, chunks = self._row(snapshot)
         out = array("i")
-        for number in _unpack_numbers(row[0]):
+        for number in _unpack_numbers(chunks):
             out += self._chunk(number)
+        if len(out) != lines:
+            raise self._damaged(f"{len(out)} of {lines} lines")
         return out
 
     def size(self, snapshot: int) -> int:
         """Length of a text in bytes."""
-        row = self._connection.execute("SELECT size FROM snapshot_rows WHERE id=?", (snapshot,)).fetchone()
-        if row is None:
-            raise LedgerError(f"the ledger has no module text number {snapshot}")
-        return int(row[0])
+        return self._row(snapshot)[1]
+
+    def line_count(self, snapshot: int) -> int:
+        """Lines of a text, counting an empty one after a final newline."""
+        return self._row(snapshot)[0]
 
     def text(self, snapshot: int) -> str:
         """A text as it was stored; bytes that are not UTF-8 come back as surrogate escapes."""
@@ -366,7 +379,7 @@ class SnapshotReader:
             raw = _unpack(data)
             block = raw.decode(*_ENCODING).split("\n")
             if len(block) != size:
-                raise LedgerError(f"a block of module text is damaged ({len(block)} of {size} lines)")
+                raise self._damaged(f"{len(block)} of {size} lines")
             self._line_cache.put(first, first + size, len(raw) + 60 * size, block)
             cached = first, block
         return cached
@@ -383,9 +396,13 @@ class SnapshotReader:
         return cached[1][number - cached[0]]
 
     def _fetch(self, table: str, number: int) -> tuple[int, int, bytes]:
-        row = self._connection.execute(
-            f"SELECT first,count,data FROM {table} WHERE first<=? ORDER BY first DESC LIMIT 1", (number,)
-        ).fetchone()
+        with reading(self._connection.path):
+            row = self._connection.execute(
+                f"SELECT first,count,data FROM {table} WHERE first<=? ORDER BY first DESC LIMIT 1", (number,)
+            ).fetchone()
         if row is None or number >= row[0] + row[1]:
-            raise LedgerError("the ledger lacks a block of module text")
+            raise self._damaged("a block is missing")
         return row
+
+    def _damaged(self, how: str) -> LedgerError:
+        return LedgerError(f"a module text in the ledger is damaged ({how})", path=self._connection.path)

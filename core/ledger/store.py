@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from hloscope.core.errors import LedgerError
-from hloscope.core.ledger.schema import APPLICATION_ID, SCHEMA, Schema
+from hloscope.core.ledger.schema import APPLICATION_ID, INDEXES, SCHEMA, Schema
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER_SIZE = 100
@@ -99,7 +99,8 @@ def _check_header(path: str, schema: Schema) -> int:
     (version,) = struct.unpack(">I", header[60:64])
     if version > schema.version:
         raise LedgerError(
-            f"written by a newer hloscope (ledger format {version}, this version reads up to {schema.version})", path=path
+            f"written by a newer hloscope (ledger format {version}, this version reads up to {schema.version})",
+            path=path,
         )
     page_size = struct.unpack(">H", header[16:18])[0]
     expected = struct.unpack(">I", header[28:32])[0] * (65536 if page_size == 1 else page_size)
@@ -289,6 +290,9 @@ def close_ledger(connection: LedgerConnection) -> None:
     """Fold the WAL into the file, shrink the file and close it; every step may fail without losing anything."""
     try:
         connection.execute("PRAGMA busy_timeout=200")
+        with suppress(sqlite3.Error):
+            for statement in INDEXES:
+                connection.execute(statement)
         # A reader that still looks on keeps WAL mode alive; the ledger is as valid that way.
         with suppress(sqlite3.Error):
             mode = connection.execute("PRAGMA journal_mode=DELETE").fetchone()[0]

@@ -10,7 +10,7 @@ import io
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from hloscope.core.errors import DumpError, UnsupportedError
 
@@ -130,28 +130,25 @@ class _Guard:
 
 
 def gzip_chunks(file: BinaryIO, label: str) -> Iterator[bytes]:
-    """The unpacked chunks of a gzip stream of one or many members. Raises ``DumpError`` where it is damaged."""
+    """The unpacked chunks of a gzip stream of one or many members. Raises ``DumpError`` where it is damaged.
+
+    A stream that merely breaks off ends here: the files before the break are worth reading, and tar notices the end.
+    """
     guard = _Guard(label)
     unpacker = zlib.decompressobj(31)
-    fresh = True
     try:
         while data := file.read(_READ_BYTES):
             guard.took(len(data))
             while data:
                 chunk = unpacker.decompress(data, BLOCK_BYTES)
-                fresh = False
                 if chunk:
                     yield guard.gave(chunk)
                 data = unpacker.unconsumed_tail
                 if unpacker.eof:
                     data = unpacker.unused_data.lstrip(b"\0")
                     unpacker = zlib.decompressobj(31)
-                    fresh = True
     except zlib.error as error:
         raise DumpError(f"damaged gzip data: {error}", path=label) from None
-    if not fresh and not unpacker.eof:
-        # The members before the break are still worth reading; the tar reader notices the end.
-        return
 
 
 def zstd_chunks(file: BinaryIO, label: str) -> Iterator[bytes]:
@@ -166,7 +163,7 @@ def zstd_chunks(file: BinaryIO, label: str) -> Iterator[bytes]:
     try:
         counting = _Counting(file, guard)
         with zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(
-            counting, read_across_frames=True, closefd=False
+            cast("BinaryIO", counting), read_across_frames=True, closefd=False
         ) as reader:
             while chunk := reader.read(BLOCK_BYTES):
                 yield guard.gave(chunk)

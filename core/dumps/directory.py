@@ -108,12 +108,10 @@ class Stage:
 
     @property
     def pass_name(self) -> str:
-        """The pass that the snapshot follows; ``pipeline-start``; or the bookend's name without the backend."""
+        """The pass that the snapshot follows; ``pipeline-start``; the step inside a pass; or the bookend."""
         name = self.name
         if name.point is Point.STEP:
             return name.after or ""
-        if name.point is Point.INSIDE:
-            return name.pipeline or ""
         bookend = name.bookend or ""
         if name.point is Point.AFTER:
             return "after_optimizations"
@@ -193,6 +191,10 @@ class Module:
         """The files of one kind."""
         return [file for file in self.files if file.kind is kind]
 
+    def has_point(self, point: Point) -> bool:
+        """Whether a snapshot of the module at such a point was dumped."""
+        return any(file.name.point is point for file in self.files)
+
     @property
     def bytes(self) -> int:
         """Bytes of all files."""
@@ -247,7 +249,7 @@ def _in_order(groups: list[list[DumpFile]]) -> list[list[DumpFile]]:
     """The dump points of one module from the first to the last."""
     steps = sorted(
         (group for group in groups if group[0].name.step is not None),
-        key=lambda group: (group[0].name.step or 0, group[0].path),
+        key=lambda group: (group[0].name.module_id or 0, group[0].name.step or 0, group[0].path),
     )
     first: list[list[DumpFile]] = []
     middle: list[list[DumpFile]] = []
@@ -336,15 +338,26 @@ class Dump:
         Without a spec the largest. The second value is a note for the user where there was a choice. Raises
         ``UsageError`` where nothing matches, ``DumpError`` where the dump has no module.
         """
-        if not self.modules:
-            raise DumpError("holds no module", path=self.path)
         if spec is None:
+            if not self.modules:
+                raise DumpError("holds no module", path=self.path)
             chosen = self.modules[0]
             if len(self.modules) == 1:
                 return chosen, None
             return chosen, f"{len(self.modules)} modules; took the largest, {chosen.label} (--module picks another)"
+        found = self.matching(spec)
+        note = f"{len(found)} modules match {spec!r}; took the largest, {found[0].label}" if len(found) > 1 else None
+        return found[0], note
+
+    def matching(self, spec: str | None = None) -> list[Module]:
+        """The modules that a spec names (all without one), in the order of ``modules``.
+
+        Raises ``UsageError`` where none matches.
+        """
+        if spec is None:
+            return self.modules
         if spec.isdigit() and int(spec) < len(self.modules):
-            return self.modules[int(spec)], None
+            return [self.modules[int(spec)]]
         try:
             pattern = re.compile(spec)
         except re.error as error:
@@ -354,8 +367,7 @@ class Dump:
             raise UsageError(
                 f"no module matches {spec!r}", path=self.path, hint=f"hloscope ls {self.path} lists {len(self.modules)}"
             )
-        note = f"{len(found)} modules match {spec!r}; took the largest, {found[0].label}" if len(found) > 1 else None
-        return found[0], note
+        return found
 
     def read_file(self, file: DumpFile, limit: int | None = None) -> bytes:
         """The bytes of a file, unpacked where its name says gzip."""
@@ -370,13 +382,23 @@ class Dump:
             raise DumpError(f"damaged gzip data: {error}", path=file.path) from None
 
     def read_stage(self, file: DumpFile, limit: int | None = None) -> bytes:
-        """The text of a stage's file."""
+        """The text of a stage's file. Raises as ``Stage.read_bytes`` does."""
         if file.kind is FileKind.STAGE:
             return self.read_file(file, limit)
-        if file.kind is FileKind.STAGE_PROTO and self._proto_reader is not None:
-            text = self._proto_reader([self.read_file(file)])[0].encode()
-            return text if limit is None else text[:limit]
-        raise UnsupportedError(f"{file.kind.description} cannot be read as text here", path=file.path)
+        text = self.read_stages([file])[0]
+        return text if limit is None else text[:limit]
+
+    def read_stages(self, files: Sequence[DumpFile]) -> list[bytes]:
+        """The texts of several stages' files; protos among them are turned into text in one call."""
+        protos = [file for file in files if file.kind is FileKind.STAGE_PROTO]
+        for file in files:
+            if file.kind not in (FileKind.STAGE, FileKind.STAGE_PROTO) or (protos and self._proto_reader is None):
+                raise UnsupportedError(f"{file.kind.description} cannot be read as text here", path=file.path)
+        converted: dict[str, bytes] = {}
+        if protos and self._proto_reader is not None:
+            texts = self._proto_reader([self.read_file(file) for file in protos])
+            converted = {file.path: text.encode("utf-8", "replace") for file, text in zip(protos, texts, strict=True)}
+        return [converted[file.path] if file.path in converted else self.read_file(file) for file in files]
 
     def close(self) -> None:
         """Frees the archive; stages cannot be read afterwards."""
@@ -437,7 +459,29 @@ def _group(dump: Dump, files: Iterable[DumpFile]) -> list[Module]:
     modules: list[Module] = []
     for (folder, module_id), members in homes.items():
         modules.extend(_split(dump, folder, module_id, members))
-    return modules
+    return _joined(modules)
+
+
+def _joined(modules: list[Module]) -> list[Module]:
+    """Joins the halves of a compile whose module changed its id on the way.
+
+    Where a pass swaps the module (seen on TPU), the first files carry one id and the rest a later one.
+    """
+    named: dict[tuple[str, str, str | None, int | None], list[Module]] = defaultdict(list)
+    for module in modules:
+        named[module.folder, module.name, module.build, module.timestamp_us].append(module)
+    gone: set[Module] = set()
+    for group in named.values():
+        group.sort(key=lambda module: module.id)
+        for first, second in zip(group, group[1:], strict=False):
+            if (
+                first.has_point(Point.BEFORE)
+                and not (first.has_point(Point.AFTER) or second.has_point(Point.BEFORE))
+                and second.has_point(Point.AFTER)
+            ):
+                first.files.extend(second.files)
+                gone.add(second)
+    return [module for module in modules if module not in gone]
 
 
 def _split(dump: Dump, folder: str, module_id: int, members: list[DumpFile]) -> list[Module]:
@@ -463,9 +507,7 @@ def _split(dump: Dump, folder: str, module_id: int, members: list[DumpFile]) -> 
     return list(found.values())
 
 
-def _fits(
-    key: tuple[str | None, str | None, int | None], had: tuple[str | None, str | None, int | None]
-) -> bool:
+def _fits(key: tuple[str | None, str | None, int | None], had: tuple[str | None, str | None, int | None]) -> bool:
     return all(mine is None or theirs is None or mine == theirs for mine, theirs in zip(key, had, strict=True))
 
 

@@ -312,9 +312,7 @@ def _at_point(name: str) -> DumpName | None:
         head = _HEAD.match(stem[: match.start()])
         if head is None:
             return None
-        return replace(
-            _with_head(kind, head), bookend=bookend, point=bookend_point(bookend), extension=extension
-        )
+        return replace(_with_head(kind, head), bookend=bookend, point=bookend_point(bookend), extension=extension)
     match = _last_step(stem)
     if match is not None and (head := _HEAD.match(stem[: match.start()])) is not None:
         step, pipeline, after, before = match.groups()

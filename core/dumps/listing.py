@@ -92,9 +92,7 @@ def _facts(module: Module) -> tuple[TextFacts | None, str | None]:
     return scan(text), broken(text)
 
 
-def _compare(
-    dump: Dump, facts: list[TextFacts | None]
-) -> tuple[dict[int, int], dict[int, tuple[int, str]]]:
+def _compare(dump: Dump, facts: list[TextFacts | None]) -> tuple[dict[int, int], dict[int, tuple[int, str]]]:
     """(module → first module with the same program, module → (compile before, what differs))."""
     in_time = sorted(dump.modules, key=lambda module: (module.folder, module.timestamp_us or 0, module.id))
     first_of: dict[str, Module] = {}

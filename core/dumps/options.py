@@ -1,8 +1,8 @@
 """What a dump says about the compile itself: flags, the build of the compiler, the backend.
 
-``*.debug_options`` holds the flags that differ from their defaults, one text-proto field a line. The build is said by the
-topology file on TPU (``cl/…``), by the file names' ``cl_`` tag, and by the note that ``hloscope capture`` leaves; XLA
-writes it nowhere else.
+``*.debug_options`` holds the flags that differ from their defaults, one text-proto field a line. The build is said by
+the topology file on TPU (``cl/…``), by the file names' ``cl_`` tag, and by the note that ``hloscope capture`` leaves;
+XLA writes it nowhere else.
 """
 
 from __future__ import annotations

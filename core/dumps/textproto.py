@@ -1,7 +1,8 @@
 """A reader of protobuf's text format that needs no schema: messages as ordered (field, value) pairs.
 
-A scalar stays the text that the file holds, with quotes removed and escapes resolved for strings; whoever knows the field
-turns it into a number. Errors carry the line and the column. Format: protobuf.dev, "Text Format Language Specification".
+A scalar stays the text that the file holds, with quotes removed and escapes resolved for strings; whoever knows the
+field turns it into a number. Errors carry the line and the column. Format: protobuf.dev, "Text Format Language
+Specification".
 """
 
 from __future__ import annotations

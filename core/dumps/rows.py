@@ -1,0 +1,265 @@
+"""The pass timeline of one module: a row for every snapshot and, where something tells them, for every other pass run.
+
+Dumps under-report. With ``--xla_dump_hlo_pass_re=.*`` XLA writes only the passes that said that they changed something,
+with a narrower pattern only the passes that match it. So whether a row changed the module is found by comparing
+neighbouring snapshots, and a change that no pass announced gets the range of passes in which it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from hloscope.core.dumps.directory import Module, Stage
+from hloscope.core.dumps.facts import broken, content_digest, count_instructions
+from hloscope.core.dumps.filenames import Point
+from hloscope.core.dumps.options import compile_facts
+from hloscope.core.dumps.passlog import PIPELINE_START, PassRun, sanitized
+from hloscope.core.errors import HloscopeError
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineRow:
+    """One row of the timeline; ``index`` is what ``--stage`` takes."""
+
+    index: int
+    pipeline: str
+    pass_name: str
+    next_pass: str | None
+    changed: bool | None
+    """Whether the module differs from the row before; None where neither compiler nor snapshots say."""
+    announced: bool | None
+    """Whether the dump names the pass that made the change; None for an unchanged row."""
+    unannounced: str | None
+    """``A … B``: the passes among which an unannounced change lies."""
+    instructions_before: int
+    instructions_after: int
+    start_us: int | None
+    ns: int | None
+    file: str | None
+    """Path of the row's own snapshot, relative to the dump."""
+    stage: int | None
+    """Index into ``Module.stages`` of the row's own snapshot; None for a row that has none."""
+    snapshot_stage: int | None
+    """Index of the snapshot that holds after this row; None where none precedes it."""
+    pass_id: int | None = None
+    """XLA's number of the run."""
+    fault: str | None = None
+    """What is wrong with the snapshot's text."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageReading:
+    """What reading one snapshot says."""
+
+    stage: Stage
+    digest: bytes
+    """Of the part that passes change; equal digests mean no change. Empty where there is no text."""
+    instructions: int
+    fault: str | None
+    """Why the text is not whole, None for a whole one."""
+
+
+StageVisitor = Callable[[StageReading, bytes], None]
+
+
+def read_stages(module: Module, visit: StageVisitor | None = None) -> Iterator[StageReading]:
+    """Reads the snapshots of a module one after the other; ``visit`` gets each with its text.
+
+    A snapshot that cannot be read or holds no HLO has an empty digest and says why in ``fault``.
+    """
+    previous: StageReading | None = None
+    for stage, text in _texts(module.stages):
+        reading = _reading(stage, text, previous)
+        if reading.digest:
+            previous = reading
+            if visit is not None and isinstance(text, bytes):
+                visit(reading, text)
+        yield reading
+
+
+def _reading(stage: Stage, text: bytes | HloscopeError, previous: StageReading | None) -> StageReading:
+    if isinstance(text, HloscopeError):
+        return StageReading(stage, b"", 0, text.message)
+    fault = broken(text)
+    if not text[:1024].lstrip().startswith(b"HloModule"):
+        return StageReading(stage, b"", 0, fault)
+    digest = content_digest(text)
+    if previous is not None and previous.digest == digest:
+        return StageReading(stage, digest, previous.instructions, fault)
+    return StageReading(stage, digest, count_instructions(text), fault)
+
+
+def _texts(stages: Sequence[Stage]) -> Iterator[tuple[Stage, bytes | HloscopeError]]:
+    """Every stage with its text or the reason why there is none; protos are turned into text several at a time."""
+    at = 0
+    while at < len(stages):
+        end = at + 1
+        if not stages[at].has_text:
+            while end < len(stages) and end - at < PROTO_BATCH and not stages[end].has_text:
+                end += 1
+        batch = stages[at:end]
+        try:
+            texts = batch[0].module.dump.read_stages([stage.file for stage in batch])
+        except HloscopeError as error:
+            if len(batch) == 1:
+                yield batch[0], error
+            else:
+                for stage in batch:
+                    yield from _texts_one(stage)
+        else:
+            yield from zip(batch, texts, strict=True)
+        at = end
+
+
+def _texts_one(stage: Stage) -> Iterator[tuple[Stage, bytes | HloscopeError]]:
+    try:
+        yield stage, stage.read_bytes()
+    except HloscopeError as error:
+        yield stage, error
+
+
+PROTO_BATCH = 16
+"""Protos that are turned into text by one call of the proto reader."""
+
+
+def timeline(
+    module: Module,
+    *,
+    runs: Sequence[PassRun] = (),
+    readings: Iterable[StageReading] | None = None,
+) -> Iterator[TimelineRow]:
+    """The rows of a module, one after the other, reading every snapshot once unless ``readings`` are given.
+
+    ``runs`` are the compiler's own pass runs (``passlog.pass_runs``); runs without a snapshot become rows of their own.
+    """
+    every_change = compile_facts(module).every_change_dumped
+    if every_change is None:
+        every_change = _starts_dumped(module.stages)
+    stages = {stage.path.rsplit("/", 1)[-1]: stage for stage in module.stages}
+    last: StageReading | None = None
+    source = readings if readings is not None else read_stages(module)
+    for index, (run, reading) in enumerate(_merged(source, runs, stages)):
+        yield _row(index, run, reading, last, every_change)
+        if reading is not None and reading.digest:
+            last = reading
+
+
+def _row(
+    index: int, run: PassRun | None, reading: StageReading | None, last: StageReading | None, every_change: bool
+) -> TimelineRow:
+    before = last.instructions if last is not None else (reading.instructions if reading is not None else 0)
+    start_us, ns, pass_id = (run.start_us, run.ns, run.pass_id) if run is not None else (None, None, None)
+    if reading is None:
+        assert run is not None
+        changed = run.changed if run.changed is not None or not every_change else False
+        return TimelineRow(
+            index, sanitized(run.pipeline), sanitized(run.name), None, changed, True if changed else None, None, before,
+            before, start_us, ns, None, None, last.stage.index if last is not None else None, pass_id,
+        )  # fmt: skip
+    stage = reading.stage
+    unread = not reading.digest
+    changed: bool | None
+    if last is None:
+        changed = None if unread else False
+    else:
+        changed = None if unread else reading.digest != last.digest
+    announced = None
+    unannounced = None
+    if changed and last is not None:
+        announced = is_announced(last.stage, stage, every_change)
+        if not announced:
+            unannounced = " … ".join(change_range(last.stage, stage))
+    return TimelineRow(
+        index, stage.pipeline, stage.pass_name, stage.next_pass, changed, announced, unannounced, before,
+        reading.instructions if not unread else before, start_us, ns, stage.path, stage.index,
+        stage.index if not unread else (last.stage.index if last is not None else None), pass_id, reading.fault,
+    )  # fmt: skip
+
+
+def is_announced(last: Stage, stage: Stage, every_change: bool) -> bool:
+    """Whether a dump names the pass that made the difference between two neighbouring snapshots.
+
+    ``every_change`` says that every pass that reports a change was to be dumped, so that a file after a pass is that
+    pass's report. Without it the pass is known only where the file before says that it comes next.
+    """
+    name = stage.name
+    if name.point is Point.STEP and name.after != PIPELINE_START:
+        return every_change or _follows(last, name.after or "")
+    if name.point is Point.INSIDE:
+        return every_change or _follows(last, name.pipeline or "")
+    return False
+
+
+def _follows(last: Stage, pass_name: str) -> bool:
+    name = last.name
+    return name.before == pass_name or (name.point is Point.INSIDE and name.pipeline == pass_name)
+
+
+def change_range(last: Stage, stage: Stage) -> tuple[str, str]:
+    """The first and the last pass in which an unannounced change between two neighbouring snapshots can lie."""
+    before = last.name
+    if before.point is Point.STEP:
+        first = before.before or ""
+        if first == "pipeline-end":
+            first = f"{before.pipeline}/pipeline-end"
+    else:
+        first = last.pass_name
+    after = stage.name
+    if after.point is Point.STEP and after.after == PIPELINE_START:
+        return first, f"{after.pipeline}/{PIPELINE_START}"
+    return first, stage.pass_name
+
+
+def _starts_dumped(stages: Sequence[Stage]) -> bool:
+    """Whether every pipeline's first file is that of its start, as it is when every pass was to be dumped."""
+    seen: set[str] = set()
+    for stage in stages:
+        name = stage.name
+        if name.point is not Point.STEP or name.pipeline in seen:
+            continue
+        seen.add(name.pipeline or "")
+        if name.after != PIPELINE_START:
+            return False
+    return True
+
+
+def _merged(
+    readings: Iterable[StageReading], runs: Sequence[PassRun], stages: dict[str, Stage]
+) -> Iterator[tuple[PassRun | None, StageReading | None]]:
+    """Snapshots and pass runs in one order: a run with a snapshot takes its place, others stand between."""
+    owner: dict[int, int] = {}
+    inside: dict[int, int] = {}
+    for number, run in enumerate(runs):
+        for file in run.files:
+            if (stage := _stage_of(file, stages)) is not None:
+                owner[stage.index] = number
+        for file in run.steps:
+            if (stage := _stage_of(file, stages)) is not None:
+                inside[stage.index] = number
+    done = 0
+    last_told = max((*owner, *inside), default=-1)
+    for reading in readings:
+        index = reading.stage.index
+        if index > last_told and reading.stage.name.point is not Point.BEFORE:
+            # Nothing ties the bookends at the end to a run: every pass ran before them.
+            for run in runs[done:]:
+                yield run, None
+            done = len(runs)
+        number = owner.get(index)
+        until = number if number is not None else inside.get(index)
+        if until is not None and until >= done:
+            for run in runs[done:until]:
+                yield run, None
+            done = until if number is None else until + 1
+        yield (runs[number] if number is not None else None), reading
+    for run in runs[done:]:
+        yield run, None
+
+
+def _stage_of(file: str, stages: dict[str, Stage]) -> Stage | None:
+    found = stages.get(file)
+    if found is not None:
+        return found
+    stem, dot, _ = file.rpartition(".")
+    return stages.get(f"{stem}.txt") if dot else None

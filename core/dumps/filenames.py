@@ -199,6 +199,7 @@ _BOOKEND = re.compile(
     r"|(?:before|after)_buffer_assignment"
     r"|before_thunks|after_thunks)$"
 )
+_BOOKEND_ENDS = ("optimizations", "optimization", "partitioner", "codegen", "buffer_assignment", "thunks")
 _STEP = re.compile(r"(?:^|\.)([0-9]{4,})\.([^/]+?)\.after_([^/]+?)\.before_([^/]+)$")
 _INSIDE = re.compile(r"(?:^|\.)([0-9]{4,})\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)$")
 _HEAD = re.compile(r"^(?:(?P<time>[0-9]+)\.)?module_(?P<id>[0-9]+)(?:\.(?P<name>.*?))?(?:\.cl_(?P<build>[0-9]+))?$")
@@ -275,10 +276,8 @@ def parse_name(path: str) -> DumpName:
         return DumpName(_BARE_FILES[name], suffix=stem, extension=f".{extension}", folder=folder)
     if "module_" not in name:
         return DumpName(FileKind.NOT_UNDERSTOOD, suffix=name, folder=folder)
-    found = _at_point(name) or _of_module(name)
-    if found is None:
-        return DumpName(FileKind.NOT_UNDERSTOOD, suffix=name, folder=folder)
-    return replace(found, folder=folder) if folder else found
+    found = _at_point(name, folder) or _of_module(name, folder)
+    return DumpName(FileKind.NOT_UNDERSTOOD, suffix=name, folder=folder) if found is None else found
 
 
 def _in_module_folder(folder: str, name: str) -> DumpName | None:
@@ -288,16 +287,15 @@ def _in_module_folder(folder: str, name: str) -> DumpName | None:
         return None
     if len(parts) > 1 and parts[-2] == "shardy" and name.endswith((".mlir", ".mlirbc")):
         stem, _, extension = name.rpartition(".")
-        found = _with_head(FileKind.SHARDY_MLIR, head)
-        return replace(found, folder=folder, suffix=stem, extension=f".{extension}")
+        return _with_head(FileKind.SHARDY_MLIR, head, folder, suffix=stem, extension=f".{extension}")
     kind = _FOLDER_FILES.get(name)
     if kind is None:
         return None
     stem, _, extension = name.rpartition(".")
-    return replace(_with_head(kind, head), folder=folder, suffix=stem, extension=f".{extension}")
+    return _with_head(kind, head, folder, suffix=stem, extension=f".{extension}")
 
 
-def _at_point(name: str) -> DumpName | None:
+def _at_point(name: str, folder: str) -> DumpName | None:
     """A file of a dump point: stage, graph or buffer report."""
     for extension, kind in _POINT_EXTENSIONS:
         if name.endswith(extension):
@@ -307,24 +305,24 @@ def _at_point(name: str) -> DumpName | None:
         return None
     if stem.endswith("._fusion"):
         return None
-    if (match := _BOOKEND.search(stem)) is not None:
+    match = _last_step(stem)
+    if match is not None and (head := _HEAD.match(stem[: match.start()])) is not None:
+        step, pipeline, after, before = match.groups()
+        return _with_head(
+            kind, head, folder, point=Point.STEP, step=int(step), pipeline=pipeline, after=after, before=before,
+            extension=extension,
+        )  # fmt: skip
+    if stem.endswith(_BOOKEND_ENDS) and (match := _BOOKEND.search(stem)) is not None:
         bookend = match.group(1)
         head = _HEAD.match(stem[: match.start()])
         if head is None:
             return None
-        return replace(_with_head(kind, head), bookend=bookend, point=bookend_point(bookend), extension=extension)
-    match = _last_step(stem)
-    if match is not None and (head := _HEAD.match(stem[: match.start()])) is not None:
-        step, pipeline, after, before = match.groups()
-        return replace(
-            _with_head(kind, head), point=Point.STEP, step=int(step), pipeline=pipeline, after=after, before=before,
-            extension=extension,
-        )  # fmt: skip
+        return _with_head(kind, head, folder, bookend=bookend, point=bookend_point(bookend), extension=extension)
     match = _INSIDE.search(stem)
     if match is not None and (head := _HEAD.match(stem[: match.start()])) is not None:
         step, pipeline, bookend = match.groups()
-        return replace(
-            _with_head(kind, head), point=Point.INSIDE, step=int(step), pipeline=pipeline, bookend=bookend,
+        return _with_head(
+            kind, head, folder, point=Point.INSIDE, step=int(step), pipeline=pipeline, bookend=bookend,
             extension=extension,
         )  # fmt: skip
     return None
@@ -347,29 +345,29 @@ def _last_step(stem: str) -> re.Match[str] | None:
         end = cut
 
 
-def _of_module(name: str) -> DumpName | None:
+def _of_module(name: str, folder: str) -> DumpName | None:
     """A file of a module that belongs to no dump point."""
     picture = _FUSION_PICTURE.match(name)
     if picture is not None:
         head = _HEAD.match(picture["head"])
         if head is None:
             return None
-        return replace(
-            _with_head(FileKind.FUSION_VISUALIZATION, head), prefix=picture["prefix"], bookend="_fusion",
+        return _with_head(
+            FileKind.FUSION_VISUALIZATION, head, folder, prefix=picture["prefix"], bookend="_fusion",
             extension=picture["ext"],
         )  # fmt: skip
     for pattern, kind in _MODULE_FILES:
         if (match := pattern.match(name)) is not None and (head := _HEAD.match(match["head"])) is not None:
-            return replace(_with_head(kind, head), suffix=match["suffix"], extension=match["ext"])
+            return _with_head(kind, head, folder, suffix=match["suffix"], extension=match["ext"])
     if (match := _AUTOTUNED.match(name)) is not None and (head := _HEAD.match(match["head"])) is not None:
-        return replace(_with_head(FileKind.AUTOTUNED_FUSION, head), suffix=match["suffix"], extension=".txt")
+        return _with_head(FileKind.AUTOTUNED_FUSION, head, folder, suffix=match["suffix"], extension=".txt")
     time = _TIMESTAMP.match(name)
     for pattern, kind in _KERNEL_FILES:
         match = pattern.match(name[time.end() :] if time else name)
         if match is None or (head := _HEAD.match(match["head"])) is None:
             continue
-        found = replace(
-            _with_head(kind, head), timestamp_us=int(time[1]) if time else None, suffix=match["rest"] or "",
+        found = _with_head(
+            kind, head, folder, timestamp_us=int(time[1]) if time else None, suffix=match["rest"] or "",
             extension=match["ext"],
         )  # fmt: skip
         return split_kernel(found, found.suffix.split(".", 1)[0])
@@ -396,16 +394,28 @@ def split_kernel(name: DumpName, module_name: str) -> DumpName:
 _BUILD = re.compile(r"cl_[0-9]+")
 
 
-def _with_head(kind: FileKind, head: re.Match[str]) -> DumpName:
+def _with_head(
+    kind: FileKind,
+    head: re.Match[str],
+    folder: str,
+    *,
+    timestamp_us: int | None = None,
+    point: Point | None = None,
+    step: int | None = None,
+    pipeline: str | None = None,
+    after: str | None = None,
+    before: str | None = None,
+    bookend: str | None = None,
+    suffix: str = "",
+    extension: str = "",
+    prefix: str | None = None,
+) -> DumpName:
     time, number, name, build = head.group("time", "id", "name", "build")
+    module_id = int(number)
     return DumpName(
-        kind,
-        timestamp_us=int(time) if time else None,
-        module_id=int(number),
-        module_name=name,
-        build=build,
-        id_text=None if number == f"{int(number):04d}" else number,
-    )
+        kind, int(time) if time else timestamp_us, module_id, name, build, point, step, pipeline, after, before,
+        bookend, suffix, extension, prefix, folder, None if number == f"{module_id:04d}" else number,
+    )  # fmt: skip
 
 
 def bookend_point(bookend: str) -> Point:

@@ -41,11 +41,13 @@ class Column:
     """One column of a table."""
 
     name: str
-    """Key of the row's value; what ``--filter``, ``--sort`` and JSON call it, and the heading."""
+    """Key of the row's value; what ``--filter``, ``--sort`` and JSON call it, and the heading unless ``title`` is set."""
     show: Callable[[object], str] | None = None
     """How a person sees a value that is not None; the default writes numbers with digits grouped and text as it is."""
     hidden: bool = False
     """In JSON, filters and sorting only."""
+    title: str | None = None
+    """The heading for people where the name is too wide for its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def emit_table(
     cells = [[_cell(column, row.get(column.name)) for column in visible] for row in shown]
     numeric = [_is_numeric(column, shown) for column in visible]
     write = _write_terminal if sys.stdout.isatty() else _write_plain
-    write([column.name for column in visible], cells, numeric)
+    write([column.title or column.name for column in visible], cells, numeric)
     _say_truncated(truncated, options)
     return len(shown)
 

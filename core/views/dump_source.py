@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import count
+from tempfile import TemporaryDirectory
 
 from hloscope.core.dumps.directory import Dump, Module, open_dump
+from hloscope.core.dumps.filenames import FileKind
+from hloscope.core.dumps.fusion_decisions import PASS_NAME as FUSION_PASS
+from hloscope.core.dumps.fusion_decisions import parse_fusion_dump
+from hloscope.core.dumps.importer import write_dump
 from hloscope.core.dumps.options import compile_facts
 from hloscope.core.dumps.passlog import PassRun, pass_runs
 from hloscope.core.dumps.rows import StageReading, TimelineRow, timeline
-from hloscope.core.errors import DumpError, HloscopeError, UnsupportedError
+from hloscope.core.errors import DumpError, HloscopeError
 from hloscope.core.ledger.declare import Event
 from hloscope.core.ledger.events import DumpNote, UnannouncedChange
-from hloscope.core.ledger.queries import SqlResult
+from hloscope.core.ledger.queries import LedgerReader, SqlResult
+from hloscope.core.ledger.record import LedgerWriter, RunInfo
+from hloscope.core.version import version
 from hloscope.core.views.choosing import choose
 from hloscope.core.views.data import EventRow, ModuleRow, Source
 from hloscope.core.views.stages import Cancelled, EventQuery, Progress, StageRow, check
@@ -49,6 +57,7 @@ class DumpSource:
         facts = compile_facts(self._module)
         self.source = Source(path, self._module.name, facts.xla_build, facts.target, "dump")
         self._timeline: list[TimelineRow] | None = None
+        self._scratch: TemporaryDirectory[str] | None = None
 
     def modules(self) -> Sequence[ModuleRow]:
         return [
@@ -74,15 +83,16 @@ class DumpSource:
 
     def rows(self, cancelled: Cancelled | None, progress: Progress | None) -> Sequence[StageRow]:
         if self._timeline is None:
-
-            def step(done: int, total: int) -> None:
+            total = len(self.outline())
+            found: list[TimelineRow] = []
+            for row in timeline(self._module, runs=self._runs):
                 check(cancelled)
+                found.append(row)
                 if progress is not None:
-                    progress(done, total, "stages")
-
-            self._timeline = timeline(self._module, runs=self._runs, progress=step)
+                    progress(len(found), total)
+            self._timeline = found
             self.notes.extend(
-                f"{row.file}: {row.fault}" for row in self._timeline if row.fault is not None and row.file is not None
+                f"{row.file}: {row.fault}" for row in found if row.fault is not None and row.file is not None
             )
         return [_stage_row(row, known=True) for row in self._timeline]
 
@@ -118,22 +128,46 @@ class DumpSource:
         for row in self._timeline or ():
             if row.unannounced is not None:
                 after, _, before = row.unannounced.partition(" … ")
-                event = UnannouncedChange(after_pass=after, before_pass=before, stage_after=row.index, origin="inferred")
+                event: Event = UnannouncedChange(
+                    after_pass=after, before_pass=before, stage_after=row.index, origin="inferred"
+                )
                 found.append(_event_row(next(numbers), row.index, event))
             if row.fault is not None:
-                note = DumpNote(file=row.file or row.pass_name, message=row.fault, origin="inferred")
-                found.append(_event_row(next(numbers), row.index, note))
+                event = DumpNote(file=row.file or row.pass_name, message=row.fault, origin="inferred")
+                found.append(_event_row(next(numbers), row.index, event))
+            if row.pass_name == FUSION_PASS and not any(one.type == "fusion_decision" for one in found):
+                found.extend(_event_row(next(numbers), row.index, event) for event in self._fusion_decisions())
         return found
 
+    def _fusion_decisions(self) -> Iterator[Event]:
+        for file in self._module.files_of(FileKind.FUSION_DECISIONS):
+            if not file.path.endswith(".txt"):
+                continue
+            try:
+                text = self._dump.read_file(file).decode("utf-8", "replace")
+                yield from parse_fusion_dump(text, path=file.path)
+            except HloscopeError as error:
+                self.notes.append(f"{file.path}: fusion decisions cannot be read: {error.message}")
+
     def sql(self, query: str, limit: int | None, cancelled: Cancelled | None) -> SqlResult:
-        raise UnsupportedError(
-            "SQL needs a ledger, this is a dump",
-            path=self.source.path,
-            hint=f"hloscope import {self.source.path} -o RUN.ledger makes one",
-        )
+        check(cancelled)
+        return self._ledger.sql(query, limit=limit, cancelled=cancelled)
+
+    @cached_property
+    def _ledger(self) -> LedgerReader:
+        """A ledger of this module, made for the queries and gone with the run."""
+        self._scratch = TemporaryDirectory(prefix="hloscope-sql-")
+        path = os.path.join(self._scratch.name, "run.ledger")
+        with LedgerWriter(path, RunInfo("dump", version(), self.source.xla_build, self.source.target)) as writer:
+            write_dump(self._dump, writer, modules=[self._module])
+        return LedgerReader(path)
 
     def close(self) -> None:
         self._dump.close()
+        if self._scratch is not None:
+            self._ledger.close()
+            self._scratch.cleanup()
+            self._scratch = None
 
 
 def open_with_protos(path: str) -> Dump:

@@ -32,8 +32,9 @@ from hloscope.core.views.stages import (
 )
 
 if TYPE_CHECKING:
-    from hloscope.core.ledger.queries import SqlResult
     from hloscope.core.text.module_index import ModuleIndex
+
+    from hloscope.core.ledger.queries import SqlResult
 
 __all__ = ["CancelledError", "Run", "Stage", "load"]
 
@@ -272,7 +273,7 @@ class Run:
                 places.append(_until(found, index))
             previous, last_digest = found, digest
             if progress is not None:
-                progress(index + 1, len(self), "stages")
+                progress(index + 1, len(self))
         return places
 
     def search(

@@ -19,8 +19,8 @@ from hloscope.core.views.data import EventRow, ModuleRow, Source
 
 Cancelled = Callable[[], bool]
 """Asked now and then during long work; True ends it with ``CancelledError``."""
-Progress = Callable[[int, int, str], None]
-"""Called with (done, total, what is counted)."""
+Progress = Callable[[int, int], None]
+"""Called with (done, total)."""
 
 ENTRY_PASS = "before_optimizations"
 

@@ -1,0 +1,35 @@
+"""What every command that takes a PATH shares: opening it, choosing the module, and saying what was chosen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from hloscope.core.views.run import Run, load
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def module_option(command: Command) -> Command:
+    """Adds ``--module REGEX/INDEX``, passed to the function as ``module``."""
+    return click.option(
+        "--module", metavar="REGEX/INDEX", help="Which module, where there are several: see hloscope ls."
+    )(command)
+
+
+@contextmanager
+def opened(path: str, module: str | None = None) -> Generator[Run, None, None]:
+    """The run behind a path, closed at the end; what the reader should know goes to stderr first."""
+    with load(path, module) as run:
+        say_notes(run.notes)
+        yield run
+
+
+def say_notes(notes: Sequence[str]) -> None:
+    """Writes notes to stderr, one a line."""
+    for note in notes:
+        print(f"hloscope: note: {note}", file=sys.stderr)

@@ -1,0 +1,80 @@
+"""``hloscope passes PATH``: the pass timeline."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import click
+
+from hloscope.core.cli.opening import module_option, opened, say_notes
+from hloscope.core.cli.output import Column, TableOptions, emit_table, table_options
+from hloscope.core.cli.progress import progress
+from hloscope.core.views.data import PassRow
+from hloscope.core.views.summary import show_ns
+
+
+@click.command("passes", epilog="Example: hloscope passes dump/ --filter 'changed and delta>0' --sort -delta")
+@click.argument("path")
+@module_option
+@table_options
+def command(path: str, module: str | None, table: TableOptions) -> None:
+    """Show the pass timeline of PATH: every pass, whether it changed the module, and by how many instructions.
+
+    The index is what --stage of the other commands takes. A pass counts as changing when the module's text differs from
+    the one before; "unannounced" names the passes in which a change lies that none of them reported.
+    """
+    with opened(path, module) as run:
+        said = len(run.notes)
+        with progress("reading stages") as report:
+            rows = run.timeline(progress=report)
+        say_notes(run.notes[said:])
+        narrow = sys.stdout.isatty() and not (table.json or table.jsonl)
+        columns = [
+            Column("index"),
+            Column("pipeline"),
+            Column("pass"),
+            Column("changed"),
+            Column("instructions_before", hidden=True),
+            Column("instructions_after", title="after"),
+            Column("delta", show=_signed),
+            Column("ns", show=show_ns, hidden=all(row.ns is None for row in rows)),
+            Column("fuel_used", title="fuel", hidden=all(row.fuel_used is None for row in rows)),
+            Column("unannounced", hidden=narrow or all(row.unannounced is None for row in rows)),
+            Column("file", hidden=True),
+            Column("next_pass", hidden=True),
+        ]
+        emit_table(_rows(rows), columns, table, source=run.source)
+        if narrow:
+            _say_unannounced(rows)
+
+
+def _say_unannounced(rows: list[PassRow]) -> None:
+    """On a terminal the ranges are too wide for a column."""
+    found = [row for row in rows if row.unannounced is not None]
+    if found:
+        print("\nChanges that no pass announced:")
+    for row in found:
+        print(f"  {row.index:>4}  in {row.unannounced}")
+
+
+def _rows(rows: list[PassRow]) -> Iterator[dict[str, object]]:
+    for row in rows:
+        yield {
+            "index": row.index,
+            "pipeline": row.pipeline,
+            "pass": row.pass_name,
+            "changed": row.changed,
+            "instructions_before": row.instructions_before,
+            "instructions_after": row.instructions_after,
+            "delta": row.instructions_after - row.instructions_before,
+            "ns": row.ns,
+            "file": row.file,
+            "unannounced": row.unannounced,
+            "next_pass": row.next_pass,
+            "fuel_used": row.fuel_used,
+        }
+
+
+def _signed(value: object) -> str:
+    return f"{value:+,}" if isinstance(value, int) and value else "0"

@@ -178,6 +178,12 @@ def _sentence(decoder: _Decoder, number: Cell) -> str | None:
     return None if found is None else found.event.sentence()
 
 
+def _pass_entry(
+    row: int, module: int, stage: int | None, pipeline: str, name: str, changed: int | None, *rest: Any
+) -> PassEntry:
+    return PassEntry(row, module, stage, pipeline, name, None if changed is None else bool(changed), *rest)
+
+
 class LedgerReader:
     """An open ledger: its rows as typed objects, its texts, and SQL over its views."""
 
@@ -219,7 +225,7 @@ class LedgerReader:
                 " ORDER BY stage IS NULL,stage,id",
                 (module,),
             ).fetchall()
-        return [PassEntry(*row[:5], None if row[5] is None else bool(row[5]), *row[6:]) for row in found]
+        return [_pass_entry(*row) for row in found]
 
     def events(
         self,
@@ -326,7 +332,8 @@ class _Decoder:
         if known is None:
             return UnknownEvent(**envelope, stored=spec, values=values)
         ours = {one.name: one for one in known.spec.fields}
-        given = {one.name: value for one, value in zip(spec.fields, values, strict=True) if one.name in ours}
+        pairs = zip(spec.fields, values, strict=True)
+        given: dict[str, Any] = {one.name: value for one, value in pairs if one.name in ours}
         if any(one.required and given.get(one.name) is None for one in ours.values()):
             return UnknownEvent(**envelope, stored=spec, values=values)
         return known(**envelope, **{name: value for name, value in given.items() if value is not None})

@@ -353,7 +353,7 @@ class SnapshotReader:
         ids = self.line_ids(snapshot)
         return "\n".join(map(self._texts(ids).__getitem__, ids))
 
-    def bytes(self, snapshot: int) -> bytes:
+    def encoded(self, snapshot: int) -> bytes:
         """A text as the bytes that were stored."""
         return self.text(snapshot).encode(*_ENCODING)
 

@@ -1,0 +1,160 @@
+"""Measures the ledger: microseconds an event and a pass, megabytes a second into snapshots, ledger size against dump.
+
+    python benchmarks/bench_ledger.py [DIRECTORY]
+
+DIRECTORY holds dump directories at any depth (default: $HLOSCOPE_CORPUS). A dump directory is one with stage files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from hloscope.core.ledger import LedgerReader, LedgerWriter, NullLedger, PassRecord, Recorder, RewriteDecision
+
+_STAGE = re.compile(
+    r"(?P<prefix>(?:\d+\.)?module_\d+\.[^/]*?)"
+    r"(?:(?P<step>\d{4})\.(?P<pipeline>[^/]*?)\.after_(?P<name>[^/]*?)(?:\.before_(?P<next>[^/]*))?"
+    r"|(?P<end>before_optimizations|(?:\w+_)?after_optimizations))\.txt"
+)
+_EVENTS = 40_000
+_REPEATS = 5
+
+
+def _record(ledger: Recorder) -> float:
+    """Microseconds for building and emitting one event, as a pass does, encoding and writing included."""
+    row = ledger.begin_pass("algsimp")
+    start = time.perf_counter()
+    for number in range(_EVENTS):
+        if ledger.enabled:
+            ledger.emit(
+                RewriteDecision(
+                    subject=f"add.{number % 3000}", computation="main", verdict="applied", fuel=number,
+                    pass_name="algsimp", rule="add-zero", produced=("multiply.7",),
+                )
+            )  # fmt: skip
+    ledger.end_pass(row, changed=True)
+    if isinstance(ledger, LedgerWriter):
+        ledger.flush()
+    return (time.perf_counter() - start) / _EVENTS * 1e6
+
+
+def _build() -> float:
+    """Microseconds for building one event without recording it."""
+    start = time.perf_counter()
+    for number in range(_EVENTS):
+        RewriteDecision(
+            subject=f"add.{number % 3000}", computation="main", verdict="applied", fuel=number,
+            pass_name="algsimp", rule="add-zero", produced=("multiply.7",),
+        )  # fmt: skip
+    return (time.perf_counter() - start) / _EVENTS * 1e6
+
+
+def _events(folder: Path) -> None:
+    off = min(_record(NullLedger()) for _ in range(_REPEATS))
+    build = min(_build() for _ in range(_REPEATS))
+    path = folder / "events.ledger"
+    with LedgerWriter(path) as writer:
+        writer.begin_module("m")
+        on = min(_record(writer) for _ in range(_REPEATS))
+        start = time.perf_counter()
+        for _ in range(2000):
+            writer.end_pass(writer.begin_pass("dce", pipeline="simplification"), changed=False)
+        passes = (time.perf_counter() - start) / 2000 * 1e6
+    print(f"event, ledger off   {off:8.2f} us")
+    print(f"event, ledger on    {on:8.2f} us   (of which building it {build:.2f})")
+    print(f"pass row            {passes:8.2f} us")
+    print(f"bytes an event      {path.stat().st_size / (_EVENTS * _REPEATS):8.1f}")
+
+
+def _dumps(root: Path) -> Iterator[tuple[Path, list[tuple[re.Match[str], Path]]]]:
+    for folder, _, names in os.walk(root):
+        stages = [(match, Path(folder, name)) for name in names if (match := _STAGE.fullmatch(name))]
+        if stages:
+            yield Path(folder), sorted(stages, key=lambda one: (one[0]["prefix"], _order(one[0])))
+
+
+def _order(stage: re.Match[str]) -> int:
+    if stage["end"]:
+        return -1 if stage["end"] == "before_optimizations" else 1 << 30
+    return int(stage["step"])
+
+
+def _import(stages: list[tuple[re.Match[str], Path]], path: Path) -> tuple[int, float]:
+    """(bytes of text, seconds spent in the ledger) of writing one dump's stages as pass rows with snapshots."""
+    text_bytes = 0
+    seconds = 0.0
+    with LedgerWriter(path, force=True) as writer:
+        prefix = None
+        for match, file in stages:
+            data = file.read_bytes()
+            text_bytes += len(data)
+            start = time.perf_counter()
+            if match["prefix"] != prefix:
+                prefix = match["prefix"]
+                writer.begin_module(prefix, file_prefix=prefix)
+            writer.add_pass(
+                PassRecord(
+                    match["name"] or match["end"],
+                    pipeline=match["pipeline"] or "",
+                    file=file.name,
+                    next_pass=match["next"],
+                    snapshot=writer.add_snapshot(data),
+                    instructions=data.count(b" = "),
+                    changed=None,
+                )
+            )
+            seconds += time.perf_counter() - start
+        start = time.perf_counter()
+    return text_bytes, seconds + time.perf_counter() - start
+
+
+def _corpus(root: Path, folder: Path) -> None:
+    print(f"\n{'dump':48}{'dump kB':>9}{'stages':>7}{'ledger kB':>10}{'of dump':>9}{'B/stage':>9}{'MB/s':>7}{'read MB/s':>10}")
+    path = folder / "dump.ledger"
+    total = [0, 0]
+    over: list[str] = []
+    for dump, stages in sorted(_dumps(root)):
+        size = sum(one.stat().st_size for one in dump.rglob("*") if one.is_file())
+        text_bytes, seconds = _import(stages, path)
+        with LedgerReader(path) as reader:
+            start = time.perf_counter()
+            rows = [row for module in reader.modules() for row in reader.passes(module.id)]
+            for row in rows:
+                assert row.snapshot is not None
+                reader.snapshots.text(row.snapshot)
+            reading = time.perf_counter() - start
+        ledger = path.stat().st_size
+        total[0] += size
+        total[1] += ledger
+        name = str(dump.relative_to(root)).removesuffix("/dump")
+        if ledger > 0.05 * size:
+            over.append(f"{name} ({size / 1e3:.0f} kB, {len(stages)} stages)")
+        print(
+            f"{name:48}{size / 1e3:9.0f}{len(stages):7}{ledger / 1e3:10.1f}{ledger / size:9.1%}"
+            f"{ledger / len(stages):9.0f}{text_bytes / seconds / 1e6:7.0f}{text_bytes / reading / 1e6:10.0f}"
+        )
+    if total[0]:
+        print(f"{'all':48}{total[0] / 1e3:9.0f}{'':7}{total[1] / 1e3:10.1f}{total[1] / total[0]:9.1%}")
+    print("above 5%: " + (", ".join(over) or "none"))
+
+
+def main() -> int:
+    """Print every measurement."""
+    given = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("HLOSCOPE_CORPUS")
+    with tempfile.TemporaryDirectory() as folder:
+        _events(Path(folder))
+        if given is None:
+            print("no directory of dumps given: sizes are not measured")
+        else:
+            _corpus(Path(given), Path(folder))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

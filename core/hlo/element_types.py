@@ -1,4 +1,4 @@
-"""XLA's primitive types: one row each, with the number in the protos, the width, and the numpy type that carries values.
+"""XLA's primitive types: one row each, with number in the protos, width, and the numpy type that carries values.
 
 Source: ``openxla/xla:xla/xla_data.proto#PrimitiveType``. An element type that a newer compiler writes and this table
 does not know is kept by name (``lookup`` makes a row of kind ``unknown`` for it), so that its text survives.

@@ -21,9 +21,7 @@ IGNORED = frozenset({"metadata", "origin", "original_value"})
 """Attributes that say where an instruction comes from, not what it does."""
 
 
-def computation_hash(
-    computation: HloComputation, done: dict[HloComputation, bytes], *, layouts: bool = True
-) -> bytes:
+def computation_hash(computation: HloComputation, done: dict[HloComputation, bytes], *, layouts: bool = True) -> bytes:
     """Hash of one computation (16 bytes); called computations must be in `done`, and the result is put there."""
     known = done.get(computation)
     if known is not None:

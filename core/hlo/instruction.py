@@ -276,7 +276,7 @@ class HloInstruction:
         return tuple(c for group in self._called.values() for c in group)
 
     def callee(self, name: str | None = None) -> HloComputation:
-        """The one computation under attribute `name` (or the only one at all). Raises InternalError if there is none."""
+        """The one computation under attribute `name` (or the only one at all). Raises InternalError if none is."""
         group = self.called_computations if name is None else self._called.get(name, ())
         if len(group) != 1:
             raise InternalError(f"%{self._name} has {len(group)} computations under {name or 'its attributes'}")

@@ -1,8 +1,8 @@
 """Layouts: how the elements of an array lie in memory.
 
 Text form, every part printed only when it is not the default and all after one colon:
-``{1,0:T(8,128)(2,1)L(512)#(u32)*(u64)E(4)S(5)SC(1:16)P(shape)M(8)}``. Source: ``openxla/xla:xla/layout.cc#Layout::Print``
-and ``xla/hlo/parser/hlo_parser.cc#ParseLayout``.
+``{1,0:T(8,128)(2,1)L(512)#(u32)*(u64)E(4)S(5)SC(1:16)P(shape)M(8)}``. Source:
+``openxla/xla:xla/layout.cc#Layout::Print`` and ``xla/hlo/parser/hlo_parser.cc#ParseLayout``.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ class Layout:
             for tile in re.findall(r"\(([^)]*)\)", found["T"])
         )
         splits = tuple(
-            (int(dim), tuple(int(p) for p in at.split(","))) for dim, at in re.findall(r"\((\d+):([\d,]+)\)", found["SC"])
+            (int(dim), tuple(int(p) for p in at.split(",")))
+            for dim, at in re.findall(r"\((\d+):([\d,]+)\)", found["SC"])
         )
         return Layout(
             minor_to_major,

@@ -144,7 +144,9 @@ def _format_nan(value: Any, type_name: str) -> str:
         return "-nan" if sign else "nan"
     width, mantissa = layout
     raw = np.asarray(value)
-    bits = int.from_bytes(raw.astype(raw.dtype.newbyteorder("<") if raw.dtype.kind == "f" else raw.dtype).tobytes(), "little")
+    bits = int.from_bytes(
+        raw.astype(raw.dtype.newbyteorder("<") if raw.dtype.kind == "f" else raw.dtype).tobytes(), "little"
+    )
     payload = bits & ((1 << mantissa) - 1)
     sign = "-" if bits >> (width - 1) else ""
     quiet = 1 << (mantissa - 1)
@@ -166,9 +168,7 @@ def parse_literal(text: str, shape: Shape) -> Literal:
         parts = split_top(body[1:-1])
         if len(parts) != len(shape.tuple_shapes):
             raise ParseError(f"the tuple literal has {len(parts)} elements, its shape {len(shape.tuple_shapes)}")
-        return Literal(
-            shape, None, tuple(parse_literal(p, s) for p, s in zip(parts, shape.tuple_shapes, strict=True))
-        )
+        return Literal(shape, None, tuple(parse_literal(p, s) for p, s in zip(parts, shape.tuple_shapes, strict=True)))
     if not shape.is_array:
         return Literal(shape)
     if body.replace(" ", "") == ELIDED:

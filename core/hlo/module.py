@@ -172,7 +172,7 @@ class HloModule:
         computation.attach(None)
 
     def post_order(self) -> list[HloComputation]:
-        """Computations, callees before callers; text order where that leaves a choice. Raises InternalError on recursion."""
+        """Computations, callees before callers, else in text order. Raises InternalError on recursion."""
         order: list[HloComputation] = []
         state: dict[HloComputation, bool] = {}
 

@@ -107,7 +107,9 @@ class Reader:
             entry = last
         if entry is None:
             if not self.diagnostics:
-                self._report("expected an HLO module: no computation found", 0, min(len(self.text), 1), code="no-module")
+                self._report(
+                    "expected an HLO module: no computation found", 0, min(len(self.text), 1), code="no-module"
+                )
             return None
         self.module.set_entry(entry)
         if not self.module.name:
@@ -220,7 +222,10 @@ class Reader:
         closed = self._read_body(computation)
         if not closed:
             self._report(
-                f"the text ends inside computation %{computation.name}", len(self.text), len(self.text), code="truncated"
+                f"the text ends inside computation %{computation.name}",
+                len(self.text),
+                len(self.text),
+                code="truncated",
             )
         thread = _THREAD.match(self.text, self.pos)
         if thread is not None:
@@ -290,7 +295,7 @@ class Reader:
         if head is None:
             raise _Stop(f"expected 'name = shape opcode(…)', got {self._glance(start)}", start)
         shape, pos = self._scan_shape(head.end())
-        found = _OPCODE.match(text, pos)
+        found = _OPCODE.match(text, pos) or _OPCODE.match(text, skip_blank(text, pos))
         if found is None:
             raise _Stop(f"expected an opcode and '(', got {self._glance(skip_blank(text, pos))}", skip_blank(text, pos))
         name = head[2]
@@ -460,7 +465,9 @@ class Reader:
                 base = defined.get(name)
                 if base is None or not base.node.shape.is_tuple or int(index) >= len(base.node.shape.tuple_shapes):
                     raise _Stop(f"%{name} has no element {index}", at + word.start())
-                node = HloInstruction("get-tuple-element", base.node.shape.tuple_shapes[int(index)], name=f"{name}.{index}")
+                node = HloInstruction(
+                    "get-tuple-element", base.node.shape.tuple_shapes[int(index)], name=f"{name}.{index}"
+                )
                 node.load_attr("index", index)
                 line = _Line(whole, at + word.start(), at + word.end(), node, [(name, at + word.start())])
                 defined[whole] = line
@@ -541,7 +548,10 @@ class Reader:
                     target = self._by_name.get(name)
                     if target is None:
                         self._report(
-                            f"computation %{name[:60]} is not defined", at, at + len(value), code="undefined-computation"
+                            f"computation %{name[:60]} is not defined",
+                            at,
+                            at + len(value),
+                            code="undefined-computation",
                         )
                     else:
                         group.append(target[0])

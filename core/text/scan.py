@@ -22,11 +22,11 @@ def skip_blank(text: str, pos: int) -> int:
 
 
 def match_bracket(text: str, pos: int) -> int:
-    """The position after the bracket that closes the one at `pos`; -1 where the text ends first.
+    """The position after the bracket that closes the one at `pos`; -1 where the text ends or another kind closes first.
 
     Double-quoted strings are skipped; brackets of other kinds inside must pair up as well.
     """
-    depth = 0
+    wanted: list[str] = []
     i = pos
     while True:
         found = _STRUCTURE.search(text, i)
@@ -37,16 +37,16 @@ def match_bracket(text: str, pos: int) -> int:
             i = skip_string(text, found.start())
             continue
         i = found.end()
-        if ch in "({[":
-            depth += 1
-        else:
-            depth -= 1
-            if depth == 0:
-                return i
+        if ch in _CLOSERS:
+            wanted.append(_CLOSERS[ch])
+        elif not wanted or wanted.pop() != ch:
+            return -1
+        elif not wanted:
+            return i
 
 
 def value_end(text: str, pos: int) -> int:
-    """The end of the attribute value that starts at `pos`: a string, a bracket group, or a bare word; -1 if none does."""
+    """The end of the attribute value at `pos`: a string, a bracket group, or a bare word; -1 if there is none."""
     if pos >= len(text):
         return -1
     ch = text[pos]
@@ -65,11 +65,14 @@ def value_end(text: str, pos: int) -> int:
     if found is None:
         return -1
     end = found.end()
-    # An array shape carries its layout (``f32[2]{0}``), a mesh its axes (``mesh['a'=2] {'a'}``).
+    # An array shape carries its layout (``f32[2]{0}``) and a literal after it, a mesh its axes (``mesh['a'=2] {'a'}``).
     if text[end - 1] == "]":
         brace = skip_blank(text, end)
-        if text.startswith("{", brace):
-            return match_bracket(text, brace)
+        while text.startswith("{", brace):
+            end = match_bracket(text, brace)
+            if end < 0:
+                return -1
+            brace = skip_blank(text, end)
     return end
 
 

@@ -481,7 +481,31 @@ def _joined(modules: list[Module]) -> list[Module]:
             ):
                 first.files.extend(second.files)
                 gone.add(second)
+    gone.update(_strays([module for module in modules if module not in gone]))
     return [module for module in modules if module not in gone]
+
+
+def _strays(modules: list[Module]) -> set[Module]:
+    """Moves files that PjRt writes at the top of a dump to the module whose snapshots lie in a folder below.
+
+    With ``--xla_dump_hlo_to_subfolder`` only XLA's own files go to ``<module>/<host>_<process>``.
+    """
+    placed = [module for module in modules if module.folder and any(file.name.point for file in module.files)]
+    if not placed:
+        return set()
+    below: dict[tuple[int, str], list[Module]] = defaultdict(list)
+    for module in placed:
+        below[module.id, module.name].append(module)
+    gone: set[Module] = set()
+    for module in modules:
+        if any(file.name.point for file in module.files):
+            continue
+        for home in below.get((module.id, module.name), ()):
+            if home.folder.startswith(module.folder) and home.folder != module.folder:
+                home.files.extend(module.files)
+                gone.add(module)
+                break
+    return gone
 
 
 def _split(dump: Dump, folder: str, module_id: int, members: list[DumpFile]) -> list[Module]:

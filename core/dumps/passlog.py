@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import calendar
 import re
 import time
 from collections import defaultdict
@@ -60,15 +59,23 @@ def pass_runs(dump: Dump) -> dict[Module, list[PassRun]]:
                 found[module] = parse_metadata(parse_textproto(text, path=file.path))
     for file in dump.shared_files:
         if file.kind is FileKind.PASS_LOG:
-            text = dump.read_file(file).decode("utf-8", "replace")
-            folder = file.name.folder
-            logged = parse_log(text.splitlines())
+            logged = parse_log(dump.read_file(file).decode("utf-8", "replace").splitlines())
             for module in dump.modules:
-                if module.folder == folder and module not in found:
-                    runs = logged.get((module.id, module.name))
-                    if runs:
-                        found[module] = runs
+                if module not in found and (runs := _runs_of(module, logged)):
+                    found[module] = runs
     return found
+
+
+ModuleKey = tuple[str, int, str]
+"""(folder that the dump went to, XLA's module id, module name): two processes may use one id."""
+
+
+def _runs_of(module: Module, logged: dict[ModuleKey, list[PassRun]]) -> list[PassRun]:
+    ending = f"/{module.folder.strip('/')}" if module.folder else ""
+    for (folder, module_id, name), runs in logged.items():
+        if module_id == module.id and name == module.name and folder.endswith(ending):
+            return runs
+    return []
 
 
 def parse_metadata(message: Message) -> list[PassRun]:
@@ -122,7 +129,7 @@ _LINE = re.compile(
 _PIPELINE = re.compile(r"^Running HLO pass pipeline on module (?P<module>.*?): (?P<name>.*)$")
 _START = re.compile(r"^\s*HLO pass (?P<name>.*)$")
 _END = re.compile(r"^\s*HLO pass: (?P<name>.*) time: (?P<shown>[^(]*)\((?P<us>[0-9]+) us\)")
-_FILE = re.compile(r"^Dumping (?P<name>.+?\.(?:txt|hlo\.pb|hlo\.pb\.gz|riegeli|dot|html|url))(?: to .*)?$")
+_FILE = re.compile(r"^Dumping (?P<name>.+?\.(?:txt|hlo\.pb|hlo\.pb\.gz|riegeli|dot|html|url))(?: to (?P<folder>.*))?$")
 
 
 def is_log_line(line: str) -> bool:
@@ -134,24 +141,24 @@ class _Thread:
     """The compile that one thread is in the middle of."""
 
     def __init__(self) -> None:
-        self.key: tuple[int, str] | None = None
+        self.key: ModuleKey | None = None
         self.ended: list[PassRun] = []
         """Finished runs, in the order in which they ended."""
         self.open: list[PassRun] = []
         self.pipelines: list[str] = [""]
 
 
-def parse_log(lines: Iterable[str], *, year: int | None = None) -> dict[tuple[int, str], list[PassRun]]:
-    """The pass runs of each module (by XLA's id and name) in a log, ordered by their ends; other lines are passed over.
+def parse_log(lines: Iterable[str], *, year: int | None = None) -> dict[ModuleKey, list[PassRun]]:
+    """The pass runs of each module in a log, ordered by their ends; other lines are passed over.
 
     ``year`` completes the log's dates, which have none; by default the current one.
     """
-    runs: dict[tuple[int, str], list[PassRun]] = defaultdict(list)
+    runs: dict[ModuleKey, list[PassRun]] = defaultdict(list)
     threads: dict[str, _Thread] = defaultdict(_Thread)
-    for at, thread_id, text in _log_lines(lines, year or time.gmtime().tm_year):
+    for at, thread_id, text in _log_lines(lines, year or time.localtime().tm_year):
         thread = threads[thread_id]
         if (match := _FILE.match(text)) is not None:
-            _on_file(thread, runs, match["name"])
+            _on_file(thread, runs, match["name"], match["folder"] or "")
         elif (match := _PIPELINE.match(text)) is not None:
             thread.pipelines = [*thread.pipelines[: len(thread.open) + 1], match["name"]]
             thread.ended.append(PassRun(PIPELINE_START, match["name"], changed=False, start_us=at))
@@ -169,11 +176,10 @@ def _log_lines(lines: Iterable[str], year: int) -> Iterator[tuple[int, str, str]
         match = _LINE.match(line)
         if match is None:
             continue
-        # The log is in local time; the offset does not matter to durations and little to the eye.
-        seconds = calendar.timegm(
-            (year, int(match["month"]), int(match["day"]), int(match["h"]), int(match["m"]), int(match["s"]), 0, 0, 0)
-        )
-        yield seconds * 1_000_000 + int(match["us"]), match["thread"], match["text"]
+        month, day, hour, minute, second = (int(match[part]) for part in ("month", "day", "h", "m", "s"))
+        # The log is in the local time of the machine that compiled.
+        at = time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
+        yield int(at) * 1_000_000 + int(match["us"]), match["thread"], match["text"]
 
 
 def _on_end(thread: _Thread, name: str, microseconds: int) -> None:
@@ -186,7 +192,7 @@ def _on_end(thread: _Thread, name: str, microseconds: int) -> None:
             return
 
 
-def _finish(thread: _Thread, runs: dict[tuple[int, str], list[PassRun]]) -> None:
+def _finish(thread: _Thread, runs: dict[ModuleKey, list[PassRun]]) -> None:
     """Hands what the thread has seen to the module that it was compiling."""
     if thread.key is not None:
         runs[thread.key].extend(thread.ended)
@@ -196,11 +202,11 @@ def _finish(thread: _Thread, runs: dict[tuple[int, str], list[PassRun]]) -> None
     thread.pipelines = [""]
 
 
-def _on_file(thread: _Thread, runs: dict[tuple[int, str], list[PassRun]], path: str) -> None:
+def _on_file(thread: _Thread, runs: dict[ModuleKey, list[PassRun]], path: str, folder: str) -> None:
     name = parse_name(sanitized(path.rsplit("/", 1)[-1]))
     if name.module_id is None:
         return
-    key = (name.module_id, name.module_name or "")
+    key = (folder.rstrip("/"), name.module_id, name.module_name or "")
     if thread.key is None:
         thread.key = key
     elif key != thread.key:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from hloscope.core.errors import UsageError
 from hloscope.core.views.run import Run, load
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -33,3 +35,9 @@ def say_notes(notes: Sequence[str]) -> None:
     """Writes notes to stderr, one a line."""
     for note in notes:
         print(f"hloscope: note: {note}", file=sys.stderr)
+
+
+def refuse_existing(output: str, force: bool) -> None:
+    """Raises UsageError where a file would be overwritten without ``--force``."""
+    if not force and os.path.lexists(output):
+        raise UsageError("exists already", path=output, hint="--force replaces it")

@@ -171,14 +171,15 @@ class DumpSource:
 
 
 def open_with_protos(path: str) -> Dump:
-    """The dump at a path, able to read stages that were dumped as protos alone (a child process turns them to text)."""
+    """The dump at a path, able to read stages that were dumped as protos alone."""
+    return open_dump(path, proto_reader=read_protos)
 
-    def read(protos: Sequence[bytes]) -> list[str]:
-        from hloscope.core.xla.protos import protos_to_text
 
-        return protos_to_text(protos)
+def read_protos(protos: Sequence[bytes]) -> list[str]:
+    """HLO text of serialized HloProtos, made by the installed XLA in a child process."""
+    from hloscope.core.xla.protos import protos_to_text
 
-    return open_dump(path, proto_reader=read)
+    return protos_to_text(protos)
 
 
 def _stage_row(row: TimelineRow, *, known: bool) -> StageRow:

@@ -1,0 +1,201 @@
+"""``hloscope parse FILE…``: reads HLO text and prints it back in XLA's format."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import click
+
+from hloscope.core.cli.output import Column, TableOptions, emit_table, table_options
+from hloscope.core.cli.progress import progress
+from hloscope.core.errors import Diagnostic, HloscopeError
+from hloscope.core.hlo.module import HloModule
+from hloscope.core.text import PrintOptions, module_lines, parse_module
+from hloscope.core.text.printer import instruction_order
+from hloscope.core.views.inputs import read_hlo_text
+
+STYLES = ("dump", "short", "canonical", "long")
+_SHOWN = 20
+"""Diagnostics of one file that are written to stderr."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What came of one file."""
+
+    file: str
+    instructions: int
+    errors: tuple[Diagnostic, ...]
+    """Findings that count as errors."""
+    notes: tuple[Diagnostic, ...]
+    """Findings that only inform."""
+    unusable: HloscopeError | None = None
+    """Why the file could not be read at all."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the file is what it should be."""
+        return not self.errors and self.unusable is None
+
+    @property
+    def first(self) -> str | None:
+        """The first error in one line, without the file."""
+        if self.unusable is not None:
+            return self.unusable.message
+        return f"{self.errors[0].line}:{self.errors[0].column}: {self.errors[0].message}" if self.errors else None
+
+
+@click.command("parse", epilog="Example: hloscope parse --check dump/*.txt")
+@click.argument("files", metavar="FILE…", nargs=-1, required=True)
+@click.option("--check", is_flag=True, help="Print no text; exit 1 if any file has an error.")
+@click.option("--strict", is_flag=True, help="Count everything that the reader notes as an error.")
+@click.option(
+    "--style", type=click.Choice(STYLES), default="dump", show_default=True,
+    help="dump as in dump files; short without % and signatures; long with operand shapes; canonical with instructions"
+    " named by their order and without metadata, so that equal modules have equal texts.",
+)  # fmt: skip
+@click.option("--metadata/--no-metadata", default=None, help="With or without metadata and source tables.")
+@table_options
+def command(
+    files: tuple[str, ...], check: bool, strict: bool, style: str, metadata: bool | None, table: TableOptions
+) -> int:
+    """Parse HLO text and print it back in XLA's format.
+
+    FILE is HLO text, a binary HloProto, or - for standard input. The reader recovers: what it could read is printed
+    even where something is wrong, and the findings go to stderr. Exit 1 where a file has an error.
+
+    --strict today means: every finding of the reader is an error, those that it recovers from without loss too. What
+    XLA's own parser would say beyond that is not known yet; "xla_would_reject" is true where an error was found, null
+    elsewhere.
+    """
+    as_rows = table.json or table.jsonl
+    results: list[Parsed] = []
+    if as_rows or check:
+
+        def stream() -> Iterator[dict[str, object]]:
+            with progress("parsing") as report:
+                for number, file in enumerate(files, 1):
+                    result, _ = _parse(file, strict)
+                    results.append(result)
+                    report(number, len(files))
+                    yield _row(result)
+
+        _emit(stream(), table, results)
+        if not as_rows:
+            _say(results)
+    else:
+        options = print_options(style, metadata)
+        for number, file in enumerate(files):
+            result, module = _parse(file, strict)
+            results.append(result)
+            _say([result])
+            if module is not None:
+                if number:
+                    sys.stdout.write("\n")
+                _print(canonical(module) if style == "canonical" else module, options)
+    if any(result.unusable is not None for result in results):
+        return 2
+    return 0 if all(result.ok for result in results) else 1
+
+
+def print_options(style: str, metadata: bool | None = None) -> PrintOptions:
+    """The printer's options of a style."""
+    from dataclasses import replace
+
+    found = {
+        "dump": PrintOptions(),
+        "short": PrintOptions.short(),
+        "long": PrintOptions.long(),
+        "canonical": PrintOptions(
+            percent=False,
+            operand_shapes=True,
+            index_comments=False,
+            signatures=False,
+            metadata=False,
+            backend_config=False,
+        ),
+    }[style]
+    return found if metadata is None else replace(found, metadata=metadata)
+
+
+def canonical(module: HloModule) -> HloModule:
+    """A copy whose instructions are named by their place in their computation, ``tmp_0`` and on.
+
+    As ``HloPrintOptions::Canonical`` names them; XLA also repeats a callee's body after each call, which this does not.
+    """
+    copy = module.clone()
+    for computation in copy.computations:
+        for number, instruction in enumerate(instruction_order(computation)):
+            instruction.set_name_unchecked(f"tmp_{number}")
+    return copy
+
+
+def _print(module: HloModule, options: PrintOptions) -> None:
+    write = sys.stdout.write
+    batch: list[str] = []
+    for line in module_lines(module, options):
+        batch.append(line)
+        if len(batch) >= 4096:
+            write("\n".join(batch) + "\n")
+            batch.clear()
+    if batch:
+        write("\n".join(batch) + "\n")
+
+
+def _parse(file: str, strict: bool) -> tuple[Parsed, HloModule | None]:
+    try:
+        text = read_hlo_text(file)
+    except HloscopeError as error:
+        return Parsed(file, 0, (), (), error), None
+    module, findings = parse_module(text)
+    errors = tuple(one for one in findings if strict or one.severity == "error")
+    notes = tuple(one for one in findings if not strict and one.severity != "error")
+    if module is None and not errors:
+        errors = (Diagnostic("no HLO module in the text", 1, 1, 1, 1),)
+    return Parsed(file, module.instruction_count if module is not None else 0, errors, notes), module
+
+
+def _row(result: Parsed) -> dict[str, object]:
+    errors = [{"line": one.line, "column": one.column, "message": one.message} for one in result.errors]
+    if result.unusable is not None:
+        errors = [{"line": result.unusable.line, "column": result.unusable.column, "message": result.unusable.message}]
+    return {
+        "file": result.file,
+        "ok": result.ok,
+        "instructions": result.instructions,
+        "error": result.first,
+        "errors": errors,
+        "xla_would_reject": None if result.ok else True if result.errors and not _only_notes(result.errors) else None,
+    }
+
+
+def _only_notes(findings: Sequence[Diagnostic]) -> bool:
+    return all(one.severity != "error" for one in findings)
+
+
+def _emit(rows: Iterator[dict[str, object]], table: TableOptions, results: list[Parsed]) -> None:
+    columns = [
+        Column("file"),
+        Column("ok"),
+        Column("instructions"),
+        Column("error"),
+        Column("errors", hidden=True),
+        Column("xla_would_reject", hidden=True),
+    ]
+    emit_table(rows, columns, table)
+    for _ in rows:  # a limit ends the table, not the checking
+        pass
+
+
+def _say(results: Sequence[Parsed]) -> None:
+    for result in results:
+        if result.unusable is not None:
+            print(f"hloscope: {result.unusable}", file=sys.stderr)
+        findings = [*result.errors, *result.notes]
+        for one in findings[:_SHOWN]:
+            word = "" if one in result.errors else f"{one.severity}: "
+            print(f"hloscope: {result.file}:{one.line}:{one.column}: {word}{one.message}", file=sys.stderr)
+        if len(findings) > _SHOWN:
+            print(f"hloscope: {result.file}: and {len(findings) - _SHOWN} more findings", file=sys.stderr)

@@ -1,0 +1,242 @@
+"""The open texts, and what is known of each.
+
+An edit makes a new `Snapshot` at once, on the loop; the index of its text is built by a worker, after a pause in the
+typing or as soon as a request asks. A request keeps the snapshot that was current when it came, so it sees exactly the
+edits before it and its ranges fit the text it was asked about. A snapshot that is overtaken before anybody asked is
+never built, and its findings are never published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from lsprotocol import types
+
+from hloscope.core.dumps.filenames import FileKind, parse_name
+from hloscope.core.text.module_index import ModuleIndex
+from hloscope.lsp.positions import Encoding, TextLines
+from hloscope.lsp.workers import Urgency, Workers
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 0.08
+"""How long typing must rest before a text is read again on its own account."""
+
+_HEAD = re.compile(r"\ufeff?(?:\s+|//[^\n\r]*|/\*.*?\*/)*HloModule\b", re.S)
+_HEAD_CHARACTERS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One version of one text with its index: all that a feature gets."""
+
+    uri: str
+    version: int
+    lines: TextLines
+    index: ModuleIndex
+    encoding: Encoding
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return self.lines.text
+
+    def offset(self, position: types.Position) -> int:
+        """The character at a client's position."""
+        return self.lines.offset(position.line, position.character, self.encoding)
+
+    def range(self, start: int, end: int) -> types.Range:
+        """The client's range of the characters ``[start, end)``."""
+        first, last = self.lines.position(start, self.encoding), self.lines.position(end, self.encoding)
+        return types.Range(types.Position(*first), types.Position(*last))
+
+    def location(self, start: int, end: int) -> types.Location:
+        """The same with the document's address."""
+        return types.Location(self.uri, self.range(start, end))
+
+
+Check = Callable[[Reading], "list[types.Diagnostic] | None"]
+"""Finds what is wrong with a text; None where it has nothing to add to the check before it."""
+
+
+class Snapshot:
+    """One version of one text."""
+
+    def __init__(self, uri: str, version: int, lines: TextLines) -> None:
+        self.uri = uri
+        self.version = version
+        self.lines = lines
+        self.waiters = 0
+        """Requests that wait for the index of exactly this version."""
+        self.reading: asyncio.Future[Reading] | None = None
+        """The index, from the moment somebody wanted it."""
+
+
+class Document:
+    """One open text; `current` is replaced by every edit."""
+
+    def __init__(self, snapshot: Snapshot, is_hlo: bool) -> None:
+        self.current = snapshot
+        self.is_hlo = is_hlo
+        self.is_open = True
+        self.check: asyncio.Task[None] | None = None
+        """The look at the current version; cancelled by the next edit."""
+        self.published = False
+
+
+def looks_like_hlo(uri: str, language: str, text: str) -> bool:
+    """Whether a text is ours: by its language, by its name (``.hlo``, XLA's dump names), else by its first word."""
+    if language.lower() == "hlo":
+        return True
+    name = os.path.basename(unquote(urlsplit(uri).path))
+    if name.endswith((".hlo", ".hlo.txt")):
+        return True
+    if name.endswith(".txt") and parse_name(name).kind is FileKind.STAGE:
+        return True
+    has_extension = "." in name and not name.endswith(".txt")
+    return not has_extension and _HEAD.match(text[:_HEAD_CHARACTERS]) is not None
+
+
+class Documents:
+    """All open texts of one client."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        *,
+        checks: Sequence[Check],
+        publish: Callable[[str, int | None, list[types.Diagnostic]], None],
+        first_read: Callable[[Reading], None],
+    ) -> None:
+        self.encoding = Encoding.UTF16
+        """The unit of the client's columns, as agreed in ``initialize``."""
+        self._workers = workers
+        self._checks = tuple(checks)
+        self._publish = publish
+        self._first_read = first_read
+        self._documents: dict[str, Document] = {}
+
+    # ---------------------------------------------------------------- edits
+    def open(self, uri: str, language: str, version: int, text: str) -> None:
+        """Take over a text. Opening again what is open replaces it."""
+        if uri in self._documents:
+            self.close(uri)
+        document = Document(Snapshot(uri, version, TextLines.of(text)), looks_like_hlo(uri, language, text))
+        self._documents[uri] = document
+        if document.is_hlo:
+            document.check = asyncio.ensure_future(self._look(document, document.current, 0, first=True))
+
+    def change(self, uri: str, version: int, changes: Sequence[types.TextDocumentContentChangeEvent]) -> None:
+        """Apply edits, each to the text that the one before left."""
+        document = self._documents.get(uri)
+        if document is None:
+            log.warning("edit of %s, which is not open", uri)
+            return
+        lines = document.current.lines
+        for change in changes:
+            if isinstance(change, types.TextDocumentContentChangePartial):
+                where = change.range
+                start = lines.offset(where.start.line, where.start.character, self.encoding)
+                end = lines.offset(where.end.line, where.end.character, self.encoding)
+                lines = lines.replaced(min(start, end), max(start, end), change.text)
+            else:
+                lines = TextLines.of(change.text)
+        document.current = Snapshot(uri, version, lines)
+        if document.check is not None:
+            document.check.cancel()
+        first = not document.is_hlo
+        if not document.is_hlo:
+            document.is_hlo = looks_like_hlo(uri, "", lines.text)
+        if document.is_hlo:
+            document.check = asyncio.ensure_future(self._look(document, document.current, PAUSE_SECONDS, first=first))
+
+    def close(self, uri: str) -> None:
+        """Forget a text and take back its findings."""
+        document = self._documents.pop(uri, None)
+        if document is None:
+            return
+        document.is_open = False
+        if document.check is not None:
+            document.check.cancel()
+        if document.published:
+            self._publish(uri, None, [])
+
+    # ---------------------------------------------------------------- reading
+    async def reading(self, uri: str) -> Reading | None:
+        """The text as of now with its index; None for a text that is not open or not HLO.
+
+        Edits that come while this waits do not change what it returns.
+        """
+        document = self._documents.get(uri)
+        if document is None or not document.is_hlo:
+            return None
+        return await self._read(document, document.current, Urgency.REQUEST)
+
+    async def readings(self) -> list[Reading]:
+        """All HLO texts as of now, each with its index."""
+        now = [(document, document.current) for document in self._documents.values() if document.is_hlo]
+        return [await self._read(document, snapshot, Urgency.REQUEST) for document, snapshot in now]
+
+    async def _read(self, document: Document, snapshot: Snapshot, urgency: Urgency) -> Reading:
+        encoding = self.encoding
+        if snapshot.reading is None:
+
+            def build() -> Reading:
+                index = ModuleIndex.from_text(snapshot.lines.text)
+                return Reading(snapshot.uri, snapshot.version, snapshot.lines, index, encoding)
+
+            def wanted() -> bool:
+                return snapshot.waiters > 0 or (document.is_open and document.current is snapshot)
+
+            job = self._workers.submit(build, urgency=urgency, wanted=wanted)
+            snapshot.reading = asyncio.wrap_future(job)
+        snapshot.waiters += 1
+        try:
+            # The index is everybody's: one request's cancellation must not end it.
+            return await asyncio.shield(snapshot.reading)
+        finally:
+            snapshot.waiters -= 1
+
+    # ---------------------------------------------------------------- findings
+    async def _look(self, document: Document, snapshot: Snapshot, pause: float, *, first: bool) -> None:
+        """Read a version in the background and publish what is wrong with it, unless an edit overtakes it."""
+        try:
+            if pause:
+                await asyncio.sleep(pause)
+            reading = await self._read(document, snapshot, Urgency.INDEX)
+            if first:
+                self._first_read(reading)
+            for check in self._checks:
+                found = await self._run_check(document, snapshot, reading, check)
+                if found is None:
+                    continue
+                if document.current is not snapshot or not document.is_open:
+                    return
+                document.published = True
+                self._publish(snapshot.uri, snapshot.version, found)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("the check of %s version %s failed", snapshot.uri, snapshot.version)
+
+    async def _run_check(
+        self, document: Document, snapshot: Snapshot, reading: Reading, check: Check
+    ) -> list[types.Diagnostic] | None:
+        def wanted() -> bool:
+            return document.is_open and document.current is snapshot
+
+        job = self._workers.submit(lambda: check(reading), urgency=Urgency.BACKGROUND, wanted=wanted)
+        try:
+            return await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            # One check that fails must not hide what the others find.
+            log.exception("a check of %s version %s failed", snapshot.uri, snapshot.version)
+            return None

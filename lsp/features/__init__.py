@@ -1,0 +1,1 @@
+"""What the server answers: one feature a file, declared in one table (`hloscope.lsp.features.table`)."""

@@ -1,0 +1,150 @@
+"""The protocol as pygls speaks it, with the parts replaced that matter for large files and for bad clients.
+
+pygls keeps its own copy of each text and walks lines character by character; here documents are ours alone. Requests
+before ``initialize``, after ``shutdown`` or with wrong parameters get the error that the protocol names, and no error
+carries a Python traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types
+from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
+from pygls.protocol import LanguageServerProtocol, lsp_method
+
+from hloscope.lsp.transport import decode_error, frame
+
+if TYPE_CHECKING:
+    from hloscope.lsp.server import HloServer
+
+log = logging.getLogger(__name__)
+
+_PARSE_ERROR = -32700
+_INVALID_REQUEST = -32600
+_INVALID_PARAMS = -32602
+_NOT_INITIALIZED = -32002
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A result that is JSON already: the large ones are encoded off the loop."""
+
+    body: str
+
+
+class HloProtocol(LanguageServerProtocol):
+    """LSP for one client."""
+
+    _server: HloServer
+
+    # ---------------------------------------------------------------- incoming
+    def decode(self, body: bytes) -> Any:
+        """One message from its bytes; None, and an error answer where one is due, for what is not a message."""
+        try:
+            data: Any = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            self._refuse(None, _PARSE_ERROR, f"not JSON: {error}")
+            return None
+        if not isinstance(data, dict) or "jsonrpc" not in data:
+            self._refuse(None, _INVALID_REQUEST, "not a JSON-RPC message")
+            return None
+        try:
+            return self.structure_message(data)
+        except JsonRpcException as error:
+            code = _INVALID_PARAMS if isinstance(error, JsonRpcInvalidParams) else _INVALID_REQUEST
+            if "id" in data and "method" in data:
+                self._refuse(data["id"], code, f"the parameters of {data['method']} are not as the protocol has them")
+            else:
+                log.warning("ignoring a malformed %s", data.get("method", "answer"))
+            return None
+
+    def handle(self, message: Any) -> None:
+        """Act on one decoded message, on the loop. Never raises."""
+        try:
+            method: str = getattr(message, "method", "")
+            msg_id = getattr(message, "id", None)
+            if method and method != types.EXIT:
+                refusal = self._refusal(method)
+                if refusal is not None:
+                    if msg_id is not None:
+                        self._refuse(msg_id, *refusal)
+                    return
+            self.handle_message(message)
+        except Exception:
+            log.exception("a message could not be handled")
+
+    def _refusal(self, method: str) -> tuple[int, str] | None:
+        if self._shutdown:
+            return _INVALID_REQUEST, "the server is shutting down"
+        if self._workspace is None and method != types.INITIALIZE:
+            return _NOT_INITIALIZED, "the server is not initialized"
+        if self._workspace is not None and method == types.INITIALIZE:
+            return _INVALID_REQUEST, "the server is initialized already"
+        return None
+
+    # ---------------------------------------------------------------- outgoing
+    def _send_response(
+        self, msg_id: str | int, result: Any | None = None, error: types.ResponseError | None = None
+    ) -> None:
+        if error is not None:
+            # pygls puts the traceback into the data; it belongs to the log, where it is already.
+            error = types.ResponseError(code=error.code, message=error.message)
+        elif isinstance(result, Encoded):
+            self._write(frame(f'{{"jsonrpc":"2.0","id":{json.dumps(msg_id)},"result":{result.body}}}'))
+            return
+        super()._send_response(msg_id, result, error)
+
+    def encode(self, result: object) -> Encoded:
+        """A result as JSON; safe to call from any thread."""
+        return Encoded(json.dumps(self._converter.unstructure(result), separators=(",", ":")))
+
+    def _refuse(self, msg_id: object, code: int, message: str) -> None:
+        log.warning("refused: %s", message)
+        self._write(decode_error(message, code, msg_id))
+
+    def _write(self, data: bytes) -> None:
+        if self.writer is not None:
+            self.writer.write(data)
+
+    # ---------------------------------------------------------------- documents and life
+    @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
+    def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:
+        """A text is the client's from now on."""
+        item = params.text_document
+        self._server.documents.open(item.uri, item.language_id, item.version, item.text)
+
+    @lsp_method(types.TEXT_DOCUMENT_DID_CHANGE)
+    def lsp_text_document__did_change(self, params: types.DidChangeTextDocumentParams) -> None:
+        """Edits, in order, each against the text that the one before it left."""
+        self._server.documents.change(params.text_document.uri, params.text_document.version, params.content_changes)
+
+    @lsp_method(types.TEXT_DOCUMENT_DID_CLOSE)
+    def lsp_text_document__did_close(self, params: types.DidCloseTextDocumentParams) -> None:
+        """The text on disk is the truth again."""
+        self._server.documents.close(params.text_document.uri)
+
+    @lsp_method(types.SHUTDOWN)
+    def lsp_shutdown(self, *args: Any) -> Generator[Any, Any, None]:
+        """No more work; the client says exit next."""
+        yield from super().lsp_shutdown(*args)
+
+    @lsp_method(types.EXIT)
+    def lsp_exit(self, *args: Any) -> None:
+        """End this connection; the process is the transport's business."""
+        self._server.finish()
+
+    @property
+    def asked_to_shut_down(self) -> bool:
+        """The client has sent ``shutdown``."""
+        return self._shutdown
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that handles this client's messages."""
+        return asyncio.get_running_loop()

@@ -1,0 +1,167 @@
+"""The language server of one client: the features on pygls, with their texts, threads and errors.
+
+A feature is a function; what surrounds it is here, once: the request waits for the index of the text as it was when
+the request came, slow answers are worked out off the loop, and whatever a feature raises becomes one error answer and
+one entry in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from lsprotocol import types
+from pygls.exceptions import JsonRpcException
+from pygls.lsp.server import LanguageServer
+
+from hloscope.core.errors import HloscopeError
+from hloscope.core.version import version
+from hloscope.lsp.documents import Documents, Reading
+from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature, WorkspaceFeature
+from hloscope.lsp.features.table import CHECKS, FEATURES, LARGE, WORKSPACE_FEATURES
+from hloscope.lsp.positions import Encoding
+from hloscope.lsp.protocol import HloProtocol
+from hloscope.lsp.workers import Workers
+
+log = logging.getLogger(__name__)
+
+_REQUEST_FAILED = -32803
+_INTERNAL_ERROR = -32603
+_PARENT_SECONDS = 1.0
+
+
+class HloServer(LanguageServer):
+    """Serves one client; `hloscope.lsp.transport.serve` gives it a stream."""
+
+    protocol: HloProtocol
+
+    def __init__(self, *, parent_gone: Callable[[], None] | None = None) -> None:
+        """`parent_gone` is called, from another thread, when the process that the client names as its own has ended;
+        None where that process is not on this machine."""
+        super().__init__("hloscope", version(), protocol_cls=HloProtocol)
+        self.workers = Workers()
+        self.documents = Documents(
+            self.workers, checks=CHECKS, publish=self._publish, first_read=self._say_what_large_means
+        )
+        self._parent_gone = parent_gone
+        self._finish: Callable[[int], None] | None = None
+        self._ended = threading.Event()
+        self.feature(types.INITIALIZE)(self._initialize)
+        for feature in FEATURES:
+            self.feature(feature.method, feature.options)(self._handler(feature))
+        for feature in WORKSPACE_FEATURES:
+            self.feature(feature.method, feature.options)(self._workspace_handler(feature))
+
+    # ---------------------------------------------------------------- life
+    @property
+    def exit_code(self) -> int:
+        """What the process should return if the client ended now: 0 once it has asked for the shutdown."""
+        return 0 if self.protocol.asked_to_shut_down else 1
+
+    def begin(self, loop: asyncio.AbstractEventLoop, finish: Callable[[int], None]) -> None:
+        """The stream is up; `finish` ends it with an exit code."""
+        del loop
+        self._finish = finish
+
+    def finish(self) -> None:
+        """The client said exit."""
+        if self._finish is not None:
+            self._finish(self.exit_code)
+
+    def end(self) -> None:
+        """The stream is gone."""
+        self._ended.set()
+
+    def report_server_error(self, error: Exception, source: object) -> None:
+        """Errors outside a request go to the log; a box in the editor would help nobody."""
+        log.error("%s", error)
+
+    def _initialize(self, params: types.InitializeParams) -> None:
+        chosen = self.protocol.workspace.position_encoding
+        self.documents.encoding = Encoding(str(getattr(chosen, "value", chosen)))
+        if self._parent_gone is not None and params.process_id is not None and _alive(params.process_id):
+            # A number that names no process here belongs to another machine or container: nothing to watch.
+            threading.Thread(
+                target=self._watch, args=(params.process_id, self._parent_gone), name="hloscope-parent", daemon=True
+            ).start()
+
+    def _watch(self, process: int, gone: Callable[[], None]) -> None:
+        while not self._ended.wait(_PARENT_SECONDS):
+            if not _alive(process):
+                log.warning("the client's process %d is gone", process)
+                gone()
+                return
+
+    # ---------------------------------------------------------------- requests
+    def _handler(self, feature: Feature) -> Callable[[Any], Awaitable[Any]]:
+        async def handle(params: Any) -> Any:
+            uri: str = params.text_document.uri
+
+            async def answer() -> Any:
+                reading = await self.documents.reading(uri)
+                if reading is None:
+                    return None
+                if not feature.heavy:
+                    return feature.answer(reading, params)
+                return await self._work(lambda: feature.answer(reading, params))
+
+            return await self._guard(feature.name, uri, answer)
+
+        return handle
+
+    def _workspace_handler(self, feature: WorkspaceFeature) -> Callable[[Any], Awaitable[Any]]:
+        async def handle(params: Any) -> Any:
+            async def answer() -> Any:
+                readings = await self.documents.readings()
+                return await self._work(lambda: feature.answer(readings, params))
+
+            return await self._guard(feature.name, "the open files", answer)
+
+        return handle
+
+    async def _work(self, answer: Callable[[], object]) -> Any:
+        """An answer from a worker, encoded there too: JSON of megabytes would hold up the loop."""
+        return await asyncio.wrap_future(self.workers.submit(lambda: self.protocol.encode(answer())))
+
+    async def _guard(self, name: str, where: str, answer: Callable[[], Awaitable[Any]]) -> Any:
+        started = time.perf_counter()
+        try:
+            return await answer()
+        except HloscopeError as error:
+            # The text or the request is at fault, not the server.
+            raise JsonRpcException(str(error), _REQUEST_FAILED) from None
+        except Exception as error:
+            log.exception("%s of %s failed", name, where)
+            raise JsonRpcException(f"{name} failed: {type(error).__name__}: {error}", _INTERNAL_ERROR) from None
+        finally:
+            log.debug("%s of %s: %.1f ms", name, where, (time.perf_counter() - started) * 1000)
+
+    # ---------------------------------------------------------------- notifications
+    def _publish(self, uri: str, number: int | None, found: list[types.Diagnostic]) -> None:
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, found, number))
+
+    def _say_what_large_means(self, reading: Reading) -> None:
+        count = reading.index.instruction_count
+        if count <= FULL_INSTRUCTIONS:
+            return
+        name = reading.uri.rpartition("/")[2]
+        message = f"{name} has {count:,} instructions (more than {FULL_INSTRUCTIONS:,}): {LARGE}."
+        self.window_show_message(types.ShowMessageParams(types.MessageType.Info, message))
+
+
+def _alive(process: int) -> bool:
+    if sys.platform == "win32":
+        return True  # os.kill would end it there; the end of the stream has to do
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

@@ -12,9 +12,9 @@ from hloscope.core.cli.progress import progress
 from hloscope.core.dumps.importer import ImportReport, import_dump
 from hloscope.core.errors import UsageError
 from hloscope.core.views.data import Source
-from hloscope.core.views.dump_source import read_protos
 from hloscope.core.views.inputs import InputKind, classify
 from hloscope.core.views.run import load
+from hloscope.core.xla.protos import proto_reader
 
 _SHOWN = 20
 
@@ -36,9 +36,7 @@ def command(path: str, output: str, module: str | None, force: bool, as_json: bo
         raise UsageError(f"a dump directory or an archive of one is needed, not a {given.kind.value}", path=path)
     refuse_existing(output, force)
     with progress("importing stages") as report:
-        result = import_dump(
-            path, output, module=module, force=force, proto_reader=read_protos, progress=report
-        )
+        result = import_dump(path, output, module=module, force=force, proto_reader=proto_reader, progress=report)
     say_notes(result.notes[:_SHOWN])
     with load(output) as run:
         source = Source(path, run.source.module, run.source.xla_build, run.source.target, "dump")

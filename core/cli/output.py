@@ -41,7 +41,7 @@ class Column:
     """One column of a table."""
 
     name: str
-    """Key of the row's value; what ``--filter``, ``--sort`` and JSON call it, and the heading unless ``title`` is set."""
+    """Key of the row's value; what ``--filter``, ``--sort`` and JSON call it; the heading where there is no title."""
     show: Callable[[object], str] | None = None
     """How a person sees a value that is not None; the default writes numbers with digits grouped and text as it is."""
     hidden: bool = False

@@ -14,7 +14,7 @@ from hloscope.core.errors import Diagnostic, HloscopeError
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.text import PrintOptions, module_lines, parse_module
 from hloscope.core.text.printer import instruction_order
-from hloscope.core.views.inputs import read_hlo_text
+from hloscope.core.views.inputs import classify, read_hlo_text
 
 STYLES = ("dump", "short", "canonical", "long")
 _SHOWN = 20
@@ -71,6 +71,8 @@ def command(
     elsewhere.
     """
     as_rows = table.json or table.jsonl
+    if len(files) == 1 and not as_rows:
+        classify(files[0])  # a file that cannot be used at all is one line, not a table
     results: list[Parsed] = []
     if as_rows or check:
 

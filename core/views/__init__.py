@@ -1,1 +1,1 @@
-"""What the readers show, as plain data: passes, stages, diffs, symbols, hover facts, summaries. No IR node leaves here."""
+"""What the readers show, as plain data: passes, stages, diffs, symbols, hover facts, summaries. No IR node leaves."""

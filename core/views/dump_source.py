@@ -25,6 +25,7 @@ from hloscope.core.version import version
 from hloscope.core.views.choosing import choose
 from hloscope.core.views.data import EventRow, ModuleRow, Source
 from hloscope.core.views.stages import Cancelled, EventQuery, Progress, StageRow, check
+from hloscope.core.xla.protos import proto_reader
 
 _SHOWN_FILES = 3
 
@@ -171,15 +172,8 @@ class DumpSource:
 
 
 def open_with_protos(path: str) -> Dump:
-    """The dump at a path, able to read stages that were dumped as protos alone."""
-    return open_dump(path, proto_reader=read_protos)
-
-
-def read_protos(protos: Sequence[bytes]) -> list[str]:
-    """HLO text of serialized HloProtos, made by the installed XLA in a child process."""
-    from hloscope.core.xla.protos import protos_to_text
-
-    return protos_to_text(protos)
+    """The dump at a path, able to read stages that were dumped as protos alone (by a child process)."""
+    return open_dump(path, proto_reader=proto_reader)
 
 
 def _stage_row(row: TimelineRow, *, known: bool) -> StageRow:

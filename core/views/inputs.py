@@ -1,6 +1,6 @@
 """What a PATH on the command line is, judged by its first bytes: a dump, an archive, a ledger, HLO text, a proto.
 
-Nothing is read here beyond the front of a file until its kind is known, so that a rubbish file of any size is refused at
+Nothing beyond the front of a file is read until its kind is known, so that a rubbish file of any size is refused at
 once. ``read_hlo_text`` gives the text of a single HLO file whatever its form.
 """
 
@@ -85,24 +85,28 @@ def classify(path: str) -> Input:
 def read_hlo_text(given: Input | str) -> str:
     """The HLO text of a single file: text, gzip text, or a proto turned into text by a child process.
 
-    Raises ``ParseError`` for what is not HLO, ``UnsupportedError`` for StableHLO, ``CompileError`` where the child fails,
-    ``UsageError``-like ``DumpError`` for a dump or ledger, which hold many.
+    Raises ``ParseError`` for what is not HLO, ``UnsupportedError`` for StableHLO, ``DumpError`` for a proto without a
+    module and for a dump or ledger, which hold many, ``CompileError`` where the child process fails.
     """
     found = classify(given) if isinstance(given, str) else given
     if found.kind is InputKind.STABLEHLO:
         raise UnsupportedError(
             "StableHLO cannot be read yet",
             path=found.path,
-            hint="HLO text (.hlo, .txt), HLO protos (.pb), dumps and ledgers can; jax.jit(f).lower(…).as_text('hlo') writes HLO",
+            hint="HLO text, HLO protos, dumps and ledgers can; jax.jit(f).lower(…).as_text('hlo') gives HLO text",
         )
     if found.kind not in (InputKind.TEXT, InputKind.PROTO):
         raise DumpError(f"a single HLO file is needed, not a {found.kind.value}", path=found.path)
     data = found.data if found.data is not None else _read_all(found.path)
     data = _unpacked(data, found.path)
     if found.kind is InputKind.PROTO:
-        from hloscope.core.xla.protos import proto_to_text
+        from hloscope.core.xla.protos import protos_to_text
 
-        return _with_path(lambda: proto_to_text(data), found.path)
+        try:
+            return protos_to_text([data])[0]
+        except HloscopeError as error:
+            error.path = error.path or found.path
+            raise
     return decode(data, found.path)
 
 
@@ -179,7 +183,7 @@ def _proto_like(head: bytes) -> bool:
 
 
 def _field_one(data: bytes) -> tuple[bytes | None, bytes]:
-    """The bytes of length-delimited field 1 at the front (cut off where `data` ends), and all that follow its length."""
+    """The bytes of length-delimited field 1 at the front, cut off where `data` ends, and all that follow its length."""
     if data[:1] != b"\x0a":
         return None, b""
     length = shift = 0
@@ -245,13 +249,3 @@ def _read_stdin() -> bytes:
     if not data:
         raise ParseError("standard input is empty", path="-")
     return data
-
-
-def _with_path(read: object, path: str) -> str:
-    assert callable(read)
-    try:
-        return str(read())
-    except HloscopeError as error:
-        if error.path is None:
-            error.path = path
-        raise

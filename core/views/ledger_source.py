@@ -120,7 +120,8 @@ class LedgerSource:
 
     @cached_property
     def _event_count(self) -> int:
-        query = "SELECT count(*) FROM event_rows e LEFT JOIN pass_rows p ON p.id=e.pass WHERE coalesce(e.module,p.module)=?"
+        joined = "event_rows e LEFT JOIN pass_rows p ON p.id=e.pass"
+        query = f"SELECT count(*) FROM {joined} WHERE coalesce(e.module,p.module)=?"
         return int(self._reader.sql(query, parameters=(self._module.id,)).rows[0][0] or 0)
 
     def sql(self, query: str, limit: int | None, cancelled: Cancelled | None) -> SqlResult:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from hloscope.core.ledger.queries import SqlResult
 
-__all__ = ["CancelledError", "Run", "Stage", "load"]
+__all__ = ["CancelledError", "Run", "Stage", "diff_runs", "label", "load"]
 
 TEXT_BYTES = 96 << 20
 """Stage texts that a run keeps."""
@@ -253,9 +253,7 @@ class Run:
         """Where an instruction of exactly that name is defined in a stage; found without an index."""
         return find_definition(self.stage_bytes(index), name, self.resolve(index))
 
-    def find(
-        self, name: str, *, cancelled: Cancelled | None = None, progress: Progress | None = None
-    ) -> list[Place]:
+    def find(self, name: str, *, cancelled: Cancelled | None = None, progress: Progress | None = None) -> list[Place]:
         """Where an instruction of exactly that name is defined, over all stages: one place for each range of rows in
         which its line stays the same."""
         from hloscope.core.views.why import same_line
@@ -279,7 +277,7 @@ class Run:
     def search(
         self, pattern: str, index: int, *, limit: int | None = None, cancelled: Cancelled | None = None
     ) -> Iterator[Place]:
-        """Instructions of one stage whose line matches a regular expression, in order. Raises UsageError for a bad one."""
+        """Instructions of one stage whose line matches a regular expression. Raises UsageError for a bad one."""
         try:
             compiled = re.compile(pattern)
         except re.error as error:
@@ -391,6 +389,16 @@ def _until(place: Place, last: int) -> Place:
     return Place(place.stage, place.name, place.line, place.start, place.text, last)
 
 
+def diff_runs(before: Run, from_stage: int, after: Run, to_stage: int) -> StageDiff:
+    """What differs between a stage of one run and a stage of another."""
+    first, last = before.resolve(from_stage), after.resolve(to_stage)
+    if before.stage_digest(first) == after.stage_digest(last):
+        return StageDiff(first, last, (), (), (), ())
+    from hloscope.core.views.diff import diff_indexes
+
+    return diff_indexes(before.stage_index(first), after.stage_index(last), from_index=first, to_index=last)
+
+
 def load(path: str, module: str | int | None = None) -> Run:
     """Opens a dump directory, an archive of one, a ledger, an HLO text file or an HLO proto; ``-`` is standard input.
 
@@ -400,5 +408,3 @@ def load(path: str, module: str | int | None = None) -> Run:
     from hloscope.core.views.opening import open_stages
 
     return Run(open_stages(str(path), None if module is None else str(module)))
-
-

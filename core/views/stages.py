@@ -1,7 +1,7 @@
 """Where a run's stages come from: one interface over a dump, a ledger and a single HLO text.
 
 A source knows the rows of the pass timeline and the text of each snapshot. A row without a snapshot of its own points
-at the one before it. Everything else (counts, indexes, diffs, histories) is computed once, in ``run.py``, for all three.
+at the one before it. Everything else (counts, indexes, diffs, histories) is computed once, in ``run.py``, for all.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from hloscope.core.errors import UnsupportedError
-from hloscope.core.ledger.queries import SqlResult
+from hloscope.core.dumps.facts import broken
+from hloscope.core.errors import ParseError, UnsupportedError
 from hloscope.core.views.data import EventRow, ModuleRow, Source
+
+if TYPE_CHECKING:
+    from hloscope.core.ledger.queries import SqlResult
 
 Cancelled = Callable[[], bool]
 """Asked now and then during long work; True ends it with ``CancelledError``."""
@@ -107,13 +110,16 @@ class StageSource(Protocol):
 
 
 class TextSource:
-    """A single HLO text: one row."""
+    """A single HLO text: one row. Raises ParseError where it holds no instruction."""
 
     def __init__(self, text: str, path: str, *, target: str | None = None) -> None:
         self._data = text.encode("utf-8", "surrogatepass")
         name = module_name(self._data)
         self.source = Source(path, name, None, target, "hlo")
-        self.notes: list[str] = []
+        if count_instructions(self._data) == 0:
+            raise ParseError("no HLO instruction in it", path=path)
+        fault = broken(self._data) if name else None
+        self.notes: list[str] = [fault] if fault is not None else []
 
     def modules(self) -> Sequence[ModuleRow]:
         return (ModuleRow(0, self.source.module, self.source.module, len(self._data), 1),)

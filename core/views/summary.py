@@ -54,9 +54,8 @@ def _notable(rows: list[PassRow]) -> list[Notable]:
     for row, word in ((grown, "largest growth"), (shrunk, "largest cut")):
         delta = row.instructions_after - row.instructions_before
         if (delta > 0) == (row is grown) and delta:
-            found.append(
-                Notable(f"{word}: {_label(row)}", f"{row.instructions_before:,} → {row.instructions_after:,}", row.index)
-            )
+            change = f"{row.instructions_before:,} → {row.instructions_after:,}"
+            found.append(Notable(f"{word}: {_label(row)}", change, row.index))
     timed = [row for row in rows if row.ns]
     if timed:
         slowest = max(timed, key=lambda row: row.ns or 0)

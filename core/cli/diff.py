@@ -1,0 +1,169 @@
+"""``hloscope diff``: what a stage changed, instruction by instruction, or how two files or dumps differ."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+
+import click
+
+from hloscope.core.cli.opening import module_option, say_notes
+from hloscope.core.cli.output import emit_object, json_option
+from hloscope.core.errors import UsageError
+from hloscope.core.views.data import InstructionChange, Source, StageDiff
+from hloscope.core.views.run import Run, diff_runs, label, load
+
+Line = tuple[str, str]
+"""Text and colour (empty for none)."""
+_COLOURS = {"+": "green", "-": "red", "~": "yellow", ">": "cyan"}
+
+
+@click.command("diff", epilog="Example: hloscope diff dump/ --stage 12")
+@click.argument("path")
+@click.argument("other", metavar="[B]", required=False)
+@click.option("--stage", type=int, metavar="N", help="What row N changed; -1 is the last.")
+@click.option("--from", "first", type=int, metavar="N", help="Compare from this stage (of A).")
+@click.option("--to", "last", type=int, metavar="M", help="Compare to this stage (of B).")
+@module_option
+@json_option
+def command(
+    path: str,
+    other: str | None,
+    stage: int | None,
+    first: int | None,
+    last: int | None,
+    module: str | None,
+    as_json: bool,
+) -> int:
+    """Show what changed, instruction by instruction: added (+), removed (-), modified (~) and renamed (>).
+
+    With one PATH: what row --stage N of its timeline changed, or everything from stage --from to stage --to (by default
+    the first and the last). With two, A and B: how the last stage of A differs from the last stage of B, or those that
+    --stage, --from and --to name. Exit 1 where something differs.
+    """
+    if stage is not None and (first is not None or last is not None):
+        raise UsageError("--stage excludes --from and --to")
+    with load(path, module) as run:
+        say_notes(run.notes)
+        if other is None:
+            found = run.diff(stage) if stage is not None else run.diff(_or(first, 0), _or(last, -1))
+            title = _title(run, found)
+            source = run.source
+        else:
+            with load(other, module if module is not None else _same_module(run, other)) as second:
+                say_notes(second.notes)
+                found = diff_runs(run, _or(stage, _or(first, -1)), second, _or(stage, _or(last, -1)))
+                title = f"{_name(run, found.from_index)}\n{_name(second, found.to_index)}\n"
+                source = Source(f"{path} {other}", run.source.module, run.source.xla_build, run.source.target)
+        emit_object(_keys(found), as_json, lambda: _show(title, found), source=source)
+    return 0 if found.empty else 1
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _same_module(run: Run, other: str) -> str | None:
+    """In a second dump of several modules, the one of the same name."""
+    import re
+
+    with load(other) as second:
+        names = [one.name for one in second.modules]
+    if len(names) > 1 and run.source.module in names:
+        return f"^{re.escape(run.source.module)}$"
+    return None
+
+
+def _keys(found: StageDiff) -> dict[str, object]:
+    return {
+        "from": found.from_index,
+        "to": found.to_index,
+        "added": found.added,
+        "removed": found.removed,
+        "modified": found.modified,
+        "renamed": found.renamed,
+        "computations_added": found.computations_added,
+        "computations_removed": found.computations_removed,
+        "computations_renamed": found.computations_renamed,
+        "header": found.header,
+    }
+
+
+def _name(run: Run, stage: int) -> str:
+    where = f" [{stage}] {label(run.outline[stage])}" if len(run) > 1 else ""
+    return f"{run.source.path}{where}"
+
+
+def _title(run: Run, found: StageDiff) -> str:
+    rows = run.outline
+    last = f"[{found.to_index}] {label(rows[found.to_index])}"
+    if found.to_index == found.from_index + 1:
+        return f"{last}\n"
+    return f"[{found.from_index}] {label(rows[found.from_index])} → {last}\n"
+
+
+def _show(title: str, found: StageDiff) -> None:
+    click.secho(title.rstrip("\n"), bold=True)
+    if found.empty:
+        print("no difference")
+        return
+    kinds = {
+        "added": found.added,
+        "removed": found.removed,
+        "modified": found.modified,
+        "renamed": found.renamed,
+    }
+    counts = [f"{len(changes):,} {word}" for word, changes in kinds.items() if changes]
+    if counts:
+        print(", ".join(counts))
+    for text, colour in (*_around(found), *_body(found)):
+        click.secho(text, fg=colour or None)
+    sys.stdout.flush()
+
+
+def _around(found: StageDiff) -> Iterator[Line]:
+    """What changed outside instructions."""
+    for key in found.header:
+        yield f"~ header: {key}", _COLOURS["~"]
+    for name in found.computations_added:
+        yield f"+ computation {name}", _COLOURS["+"]
+    for name in found.computations_removed:
+        yield f"- computation {name}", _COLOURS["-"]
+    for old, new in found.computations_renamed:
+        yield f"> computation {old} → {new}", _COLOURS[">"]
+
+
+def _body(found: StageDiff) -> Iterator[Line]:
+    """The changes by computation, in the order of the text."""
+    groups: dict[str, list[tuple[int, str, InstructionChange]]] = defaultdict(list)
+    marked = (("-", found.removed), ("~", found.modified), (">", found.renamed), ("+", found.added))
+    for mark, changes in marked:
+        for change in changes:
+            line = change.line_after if change.line_after is not None else change.line_before
+            groups[change.computation].append((line if line is not None else 0, mark, change))
+    for computation, changes in groups.items():
+        changes.sort(key=lambda item: item[0])
+        yield "", ""
+        yield f"{computation}:", ""
+        for _, mark, change in changes:
+            yield from _change(mark, change)
+
+
+def _change(mark: str, change: InstructionChange) -> Iterator[Line]:
+    colour = _COLOURS[mark]
+    if mark == "+":
+        yield f"  + {change.after}", colour
+    elif mark == "-":
+        yield f"  - {change.before}", colour
+    elif mark == ">":
+        what = [part for part in change.what if part != "name"]
+        also = f" (also {', '.join(what)})" if what else ""
+        yield f"  > {change.old_name} → {change.name}{also}", colour
+        if what:
+            yield f"      - {change.before}", _COLOURS["-"]
+            yield f"      + {change.after}", _COLOURS["+"]
+    else:
+        yield f"  ~ {change.name}: {', '.join(change.what)}", colour
+        yield f"      - {change.before}", _COLOURS["-"]
+        yield f"      + {change.after}", _COLOURS["+"]

@@ -68,10 +68,10 @@ typecheck: $(VENV)/.installed-dev $(LINKS)
 	@$(BIN)/python .ci/typecheck.py
 
 bench: $(VENV)/.installed-dev
-	@$(BIN)/python -m benchmarks
+	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 doc: $(VENV)/.installed
-	@$(BIN)/python -m hloscope.core.ledger.document docs/ledger.md
+	@$(BIN)/python -m hloscope.core.ledger.schema_doc docs/ledger.md
 
 clean:
 	rm -rf $(VENV) $(RUNS) typings build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,134 @@
+"""Custom calls by target. An unknown target is an error that names it: guessing would hide a wrong result.
+
+A row prepares a kernel as an opcode does; callers add rows through `EvaluationOptions.custom_calls`. Meanings of the
+LAPACK targets: ``jaxlib/cpu/lapack_kernels.cc``; arrays arrive in logical order, so column-major layouts do not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from hloscope.core.runtime.evaluator import linear_algebra, sorting
+from hloscope.core.runtime.evaluator.random import generator
+from hloscope.core.runtime.evaluator.values import (
+    TOKEN,
+    Array,
+    InstructionUnsupported,
+    Kernel,
+    Machine,
+    Prepare,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from hloscope.core.hlo.instruction import HloInstruction
+    from hloscope.core.hlo.shape import Shape
+
+
+def prepare(instruction: HloInstruction, machine: Machine) -> Kernel:
+    """The kernel of a custom call. Raises InstructionUnsupported for a target that nobody knows."""
+    target = str(instruction.attr("custom_call_target") or "")
+    if target in machine.options.opaque:
+        return _opaque(instruction, machine)
+    found = machine.options.custom_calls.get(target) or TARGETS.get(target)
+    if found is None:
+        raise InstructionUnsupported(instruction, f"with the unknown target {target!r}; --opaque {target} draws a result")
+    return found(instruction, machine)
+
+
+def _opaque(instruction: HloInstruction, machine: Machine) -> Kernel:
+    """A result drawn from the seed and the instruction's name: the same in every evaluation of the same instruction."""
+    from hloscope.core.runtime.inputs import random_array
+
+    source = generator(instruction, machine)
+
+    def draw(shape: Shape) -> Value:
+        if shape.is_tuple:
+            return tuple(draw(s) for s in shape.tuple_shapes)
+        return random_array(shape, source) if shape.is_array else TOKEN
+
+    value = draw(instruction.shape)
+    return lambda *_operands: value
+
+
+def _identity(instruction: HloInstruction, machine: Machine) -> Kernel:
+    def kernel(*operands: Value) -> Value:
+        return operands if instruction.shape.is_tuple and len(operands) != 1 else operands[0]
+
+    return kernel
+
+
+def _top_k(instruction: HloInstruction, machine: Machine) -> Kernel:
+    """Values and s32 indices of the k first in total order; the comparator's direction says from which end."""
+    k = instruction.shape.tuple_shapes[0].dimensions[-1]
+    roots = [c.root for c in instruction.called_computations]
+    largest = not any(root.opcode == "compare" and root.attr("direction") in ("LT", "LE") for root in roots)
+    element = instruction.operand(0).shape.type
+    return lambda x: sorting.top_k(x, element, k, largest)
+
+
+def _attributes(instruction: HloInstruction) -> dict[str, int]:
+    """The integers of an FFI call's ``{name = 76 : ui8, …}`` or JSON dictionary."""
+    config = instruction.attr("backend_config")
+    if isinstance(config, dict):
+        return {k: v for k, v in cast("dict[str, Any]", config).items() if isinstance(v, int)}
+    out: dict[str, int] = {}
+    for part in str(config or "").strip("{} ").split(","):
+        key, _, value = part.partition("=")
+        number = value.partition(":")[0].strip()
+        if number.lstrip("-").isdigit():
+            out[key.strip()] = int(number)
+    return out
+
+
+def _potrf(instruction: HloInstruction, machine: Machine) -> Kernel:
+    """Cholesky in place: the other triangle keeps the input; then the first bad minor, 1-based, 0 where there is none."""
+    lower = _attributes(instruction).get("uplo", ord("L")) == ord("L")
+
+    def kernel(a: Array) -> Value:
+        factor, bad = linear_algebra.cholesky(a, lower)
+        rows, columns = np.indices(a.shape[-2:])
+        named = rows >= columns if lower else rows <= columns
+        return (np.where(named, factor, a), bad)
+
+    return kernel
+
+
+def _trsm(instruction: HloInstruction, machine: Machine) -> Kernel:
+    """Triangular solve: op(A) X = B or X op(A) = B."""
+    given = _attributes(instruction)
+    transpose = {"N": "NO_TRANSPOSE", "T": "TRANSPOSE", "C": "ADJOINT"}.get(chr(given.get("trans_x", ord("N"))))
+    if transpose is None:
+        raise InstructionUnsupported(instruction, f"with trans_x={given.get('trans_x')}")
+    left = given.get("side", ord("L")) == ord("L")
+    lower = given.get("uplo", ord("L")) == ord("L")
+    unit = given.get("diag", ord("N")) == ord("U")
+    return lambda a, b, *_alpha: linear_algebra.solve_triangular(
+        a, b, left=left, lower=lower, unit_diagonal=unit, transpose=transpose
+    )
+
+
+def _table() -> dict[str, Prepare]:
+    out: dict[str, Prepare] = {
+        "AssumeGatherIndicesInBound": _identity,
+        "Sharding": _identity,
+        "TopK": _top_k,
+        "annotate_device_placement": _identity,
+        "MoveToHost": _identity,
+        "MoveToDevice": _identity,
+        "GatherScatterIndicesBitpacked": _identity,
+    }
+    for letter in "sdcz":
+        out[f"lapack_{letter}potrf_ffi"] = _potrf
+        out[f"lapack_{letter}trsm_ffi"] = _trsm
+    return out
+
+
+TARGETS: Mapping[str, Prepare] = MappingProxyType(_table())
+"""Target -> what prepares its kernel."""
+
+TABLE: Mapping[str, Prepare] = MappingProxyType({"custom-call": prepare})

@@ -115,7 +115,8 @@ def _import(stages: list[tuple[re.Match[str], Path]], path: Path) -> tuple[int, 
 
 
 def _corpus(root: Path, folder: Path) -> None:
-    print(f"\n{'dump':48}{'dump kB':>9}{'stages':>7}{'ledger kB':>10}{'of dump':>9}{'B/stage':>9}{'MB/s':>7}{'read MB/s':>10}")
+    heads = f"{'dump kB':>9}{'stages':>7}{'ledger kB':>10}{'of dump':>9}{'B/stage':>9}{'MB/s':>7}{'read MB/s':>10}"
+    print(f"\n{'dump':48}{heads}")
     path = folder / "dump.ledger"
     total = [0, 0]
     over: list[str] = []

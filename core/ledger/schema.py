@@ -73,12 +73,6 @@ INDEXES: tuple[str, ...] = ("CREATE INDEX IF NOT EXISTS event_by_pass ON event_r
 FILE_MARK = "\x01"
 """Stands in a stored file name for ``PIPELINE.after_PASS.before_NEXT.txt``, which the row says already."""
 
-_EVENT_SOURCE = (
-    "FROM event_rows e JOIN outcomes o ON o.id=e.outcome JOIN event_types t ON t.id=o.type"
-    " LEFT JOIN pass_rows p ON p.id=e.pass LEFT JOIN strings n ON n.id=p.pass"
-)
-
-
 def _text(number: str) -> str:
     return f"(SELECT text FROM strings WHERE id={number})"
 
@@ -88,13 +82,13 @@ def _own(event: type[Event], name: str) -> str:
     position = [one.name for one in event.spec.fields].index(name)
     unit = event.spec.fields[position].unit
     if unit == "names":
-        return f"(SELECT group_concat(s.text,' ') FROM json_each(e.v{position}) j JOIN strings s ON s.id=j.value)"
-    return _text(f"e.v{position}") if unit == "name" else f"e.v{position}"
+        return f"(SELECT group_concat(s.text,' ') FROM json_each(v{position}) j JOIN strings s ON s.id=j.value)"
+    return _text(f"v{position}") if unit == "name" else f"v{position}"
 
 
 def _own_by_position() -> str:
     """Expression for the own field that ``f.key`` counts, whatever the type of the event."""
-    return "CASE f.key " + " ".join(f"WHEN {at} THEN e.v{at}" for at in range(MAX_FIELDS)) + " END"
+    return "CASE f.key " + " ".join(f"WHEN {at} THEN v{at}" for at in range(MAX_FIELDS)) + " END"
 
 
 def _c(name: str, expression: str, meaning: str) -> Column:
@@ -102,26 +96,47 @@ def _c(name: str, expression: str, meaning: str) -> Column:
 
 
 _WHERE = (
-    _c("id", "e.id", "number of the event, in the order of recording"),
-    _c("module", "coalesce(e.module,p.module)", "number of the module"),
-    _c("stage", "p.ordinal", "row of the pass timeline that it belongs to"),
-    _c("pass", "n.text", "name of that pass"),
+    _c("id", "id", "number of the event, in the order of recording"),
+    _c("module", "module", "number of the module"),
+    _c("stage", "stage", "row of the pass timeline that it belongs to"),
+    _c("pass", "pass", "name of that pass"),
 )
+_SUBJECT = _c("subject", "subject", "instruction that it is about")
+_COMPUTATION = _c("computation", "computation", "computation of that instruction")
 _VERDICT = (
-    _c("verdict", _text("o.verdict"), "outcome in one word"),
-    _c("code", _text("o.code"), "key of the reason"),
+    _c("verdict", "verdict", "outcome in one word"),
+    _c("code", "code", "key of the reason"),
 )
 _ORIGIN = (
-    _c("fuel", "e.fuel", "fuel ordinal of the decision"),
-    _c("origin", _text("o.origin"), "`core`, `xla` or `inferred`"),
+    _c("fuel", "fuel", "fuel ordinal of the decision"),
+    _c("origin", "origin", "`core`, `xla` or `inferred`"),
 )
-_REWRITE = (
-    *_WHERE,
-    _c("rule", _own(RewriteDecision, "rule"), "rewrite rule"),
-    _c("subject", _text("e.subject"), "instruction that it is about"),
-    _c("computation", _text("e.computation"), "computation of that instruction"),
-    *_VERDICT,
+
+_EVENT_BASE = View(
+    "event_base",
+    "What the views of events share: names instead of numbers, own fields still by position.",
+    (
+        _c("id", "e.id", ""),
+        _c("row", "e.pass", ""),
+        _c("module", "coalesce(e.module,p.module)", ""),
+        _c("stage", "p.ordinal", ""),
+        _c("pass", _text("p.pass"), ""),
+        _c("type", "t.name", ""),
+        _c("fields", "t.fields", ""),
+        _c("subject", _text("e.subject"), ""),
+        _c("computation", _text("e.computation"), ""),
+        _c("verdict", _text("o.verdict"), ""),
+        _c("code", _text("o.code"), ""),
+        _c("fuel", "e.fuel", ""),
+        _c("origin", _text("o.origin"), ""),
+        _c("method", _text("o.method"), ""),
+        _c("agrees", "o.agrees", ""),
+        *(_c(f"v{at}", f"e.v{at}", "") for at in range(MAX_FIELDS)),
+    ),
+    "FROM event_rows e JOIN outcomes o ON o.id=e.outcome JOIN event_types t ON t.id=o.type"
+    " LEFT JOIN pass_rows p ON p.id=e.pass",
 )
+"""Stored once so that the public views stay short: every ledger carries their text."""
 
 VIEWS: tuple[View, ...] = (
     View(
@@ -204,57 +219,56 @@ VIEWS: tuple[View, ...] = (
         "Every event, of whatever type.",
         (
             *_WHERE,
-            _c("type", "t.name", "type of the event"),
-            _c("subject", _text("e.subject"), "instruction that it is about"),
-            _c("computation", _text("e.computation"), "computation of that instruction"),
+            _c("type", "type", "type of the event"),
+            _SUBJECT,
+            _COMPUTATION,
             *_VERDICT,
             *_ORIGIN,
-            _c("method", _text("o.method"), "`recorded`, `replayed` or `counterfactual`"),
-            _c("agrees", "o.agrees", "1 or 0 where the real compiler's dump confirms or contradicts it"),
+            _c("method", "method", "`recorded`, `replayed` or `counterfactual`"),
+            _c("agrees", "agrees", "1 or 0 where the real compiler's dump confirms or contradicts it"),
             _c(
                 "data",
                 "(SELECT json_group_object(k,CASE u WHEN 'name' THEN (SELECT text FROM strings WHERE id=x) WHEN 'names'"
                 " THEN json((SELECT json_group_array(s.text) FROM json_each(x) j JOIN strings s ON s.id=j.value))"
                 f" ELSE x END) FROM(SELECT f.value->>0 k,f.value->>1 u,{_own_by_position()} x"
-                " FROM json_each(t.fields) f))",
+                " FROM json_each(fields) f))",
                 "the event's own fields, a JSON object",
             ),
         ),
-        _EVENT_SOURCE,
+        "FROM event_base",
     ),
     View(
         "rewrites",
         "Every optional rewrite that a pass came to, applied or refused.",
-        (*_REWRITE, *_ORIGIN, _c("produced", _own(RewriteDecision, "produced"), "instructions made, space separated")),
-        f"{_EVENT_SOURCE} WHERE t.name='rewrite_decision'",
+        (
+            *_WHERE,
+            _c("rule", _own(RewriteDecision, "rule"), "rewrite rule"),
+            _SUBJECT,
+            _COMPUTATION,
+            *_VERDICT,
+            *_ORIGIN,
+            _c("produced", _own(RewriteDecision, "produced"), "instructions made, space separated"),
+        ),
+        "FROM event_base WHERE type='rewrite_decision'",
     ),
     View(
         "refusals",
         "Every decision that said no, with its reason.",
-        (
-            *_WHERE,
-            _c("type", "t.name", "type of the event"),
-            _c("subject", _text("e.subject"), "instruction that it is about"),
-            *_VERDICT,
-        ),
-        f"{_EVENT_SOURCE} WHERE o.verdict IN(SELECT id FROM strings WHERE text IN('refused','ineligible'))",
+        (*_WHERE, _c("type", "type", "type of the event"), _SUBJECT, *_VERDICT),
+        "FROM event_base WHERE verdict IN('refused','ineligible')",
     ),
     View(
         "fuel",
         "Fuel by pass row: how many gated decisions, applied and refused, and the range of ordinals.",
         (
-            _c("module", "p.module", "number of the module"),
-            _c("stage", "p.ordinal", "row of the pass timeline"),
-            _c("pass", "n.text", "pass"),
+            *_WHERE[1:],
             _c("decisions", "count(*)", "decisions with a fuel ordinal"),
-            _c("applied", "sum(v.text IN('applied','fused'))", "how many were applied"),
-            _c("exhausted", "sum(c.text IS 'fuel_exhausted')", "how many were refused for want of fuel"),
-            _c("first", "min(e.fuel)", "first ordinal"),
-            _c("last", "max(e.fuel)", "last ordinal"),
+            _c("applied", "sum(verdict IN('applied','fused'))", "how many were applied"),
+            _c("exhausted", "sum(code IS 'fuel_exhausted')", "how many were refused for want of fuel"),
+            _c("first", "min(fuel)", "first ordinal"),
+            _c("last", "max(fuel)", "last ordinal"),
         ),
-        "FROM event_rows e JOIN outcomes o ON o.id=e.outcome JOIN pass_rows p ON p.id=e.pass JOIN strings n ON"
-        " n.id=p.pass LEFT JOIN strings v ON v.id=o.verdict LEFT JOIN strings c ON c.id=o.code"
-        " WHERE e.fuel IS NOT NULL GROUP BY p.id",
+        "FROM event_base WHERE fuel IS NOT NULL GROUP BY row",
     ),
     View(
         "fusion_decisions",
@@ -262,7 +276,7 @@ VIEWS: tuple[View, ...] = (
         (
             *_WHERE,
             _c("step", _own(FusionDecision, "step"), "position among the decisions of the pass"),
-            _c("producer", _text("e.subject"), "instruction that would be fused away"),
+            _c("producer", "subject", "instruction that would be fused away"),
             _c("consumers", _own(FusionDecision, "consumers"), "its readers, space separated"),
             *_VERDICT,
             _c("reason", _own(FusionDecision, "reason"), "the compiler's own words"),
@@ -271,7 +285,7 @@ VIEWS: tuple[View, ...] = (
             _c("bytes", _own(FusionDecision, "bytes"), "memory traffic saved, bytes"),
             *_ORIGIN,
         ),
-        f"{_EVENT_SOURCE} WHERE t.name='fusion_decision'",
+        "FROM event_base WHERE type='fusion_decision'",
     ),
     View(
         "notes",
@@ -312,9 +326,8 @@ class Schema:
 
     def make_views(self, connection: sqlite3.Connection) -> None:
         """Make the public views, replacing older ones."""
-        for view in self.views:
+        for view in (_EVENT_BASE, *self.views):
             connection.execute(f'DROP VIEW IF EXISTS "{view.name}"')
-        for view in self.views:
             connection.execute(view.statement)
 
     def migrate(self, connection: sqlite3.Connection, version: int) -> None:

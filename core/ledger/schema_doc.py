@@ -41,7 +41,8 @@ SELECT pass, code, sentence(id) FROM refusals WHERE subject = 'add.5';
 -- which passes spent the most fuel?
 SELECT pass, sum(applied) FROM fuel GROUP BY pass ORDER BY 2 DESC;
 -- fusions that the compiler priced, best first
-SELECT producer, consumers, us_unfused - us_fused AS gain FROM fusion_decisions WHERE us_fused IS NOT NULL ORDER BY gain DESC;
+SELECT producer, consumers, us_unfused - us_fused AS gain FROM fusion_decisions
+WHERE us_fused IS NOT NULL ORDER BY gain DESC;
 -- events of any type, own fields out of the JSON object
 SELECT type, subject, data ->> 'message' FROM events WHERE type = 'invariant_failed';
 ```

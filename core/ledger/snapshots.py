@@ -5,7 +5,7 @@ places that depend on the lines alone, so that a stage that shares 99% with its 
 distinct chunk gets a number; a snapshot is the list of its chunk numbers. Lines and chunks are kept in compressed
 blocks. Two stages can be compared by line numbers without touching the text.
 
-Block payloads start with one codec byte: 0 plain, 1 zlib.
+Block payloads start with one codec byte: 0 plain, 1 zlib, 2 zstd.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain, compress, count, islice
 from operator import sub
@@ -26,7 +27,7 @@ from hloscope.core.ledger.store import LedgerConnection, reading
 
 _LONG_LINE = 16_384
 """Longer lines (characters) are known by a digest only, so that megabytes of constants are not kept in memory."""
-_BLOCK_BYTES = 192 * 1024
+_BLOCK_BYTES = 512 * 1024
 """Text per line block before compression."""
 _BLOCK_IDS = 32_768
 """Line numbers per chunk block."""
@@ -37,20 +38,41 @@ _FORGET_BYTES = 256 << 20
 _ENCODING = ("utf-8", "surrogateescape")
 
 
+_TIGHT, _QUICK = 9, 1
+"""Compression levels for what stays and for what is soon replaced; both codecs have them."""
+_ZSTD_FROM = 4096
+"""Shorter payloads gain nothing from zstd."""
+
+
 def _pack(raw: bytes, level: int) -> bytes:
+    if len(raw) >= _ZSTD_FROM:
+        # A build without the library still writes, in the larger form that every build reads.
+        with suppress(ImportError):
+            import zstandard
+
+            return b"\2" + zstandard.ZstdCompressor(level=level).compress(raw)
     squeezed = zlib.compress(raw, level) if len(raw) > 40 else raw
     return b"\1" + squeezed if len(squeezed) < len(raw) else b"\0" + raw
 
 
 def _unpack(data: bytes) -> bytes:
-    codec = data[:1]
+    codec, body = data[:1], memoryview(data)[1:]
+    if codec == b"\0":
+        return bytes(body)
     if codec == b"\1":
         try:
-            return zlib.decompress(memoryview(data)[1:])
+            return zlib.decompress(body)
         except zlib.error as error:
             raise LedgerError(f"a block of module text is damaged ({error})") from error
-    if codec == b"\0":
-        return data[1:]
+    if codec == b"\2":
+        try:
+            import zstandard
+        except ImportError as error:
+            raise LedgerError("module texts of this ledger need the Python package zstandard") from error
+        try:
+            return zstandard.ZstdDecompressor().decompress(body)
+        except zstandard.ZstdError as error:
+            raise LedgerError(f"a block of module text is damaged ({error})") from error
     raise LedgerError(f"a block of module text uses codec {codec!r}, which this version does not have")
 
 
@@ -60,8 +82,7 @@ def _pack_numbers(numbers: Sequence[int], level: int) -> bytes:
     return _pack(b"".join(raw[plane::4] for plane in range(4)), level)
 
 
-def _unpack_numbers(data: bytes) -> array[int]:
-    planes = _unpack(data)
+def _unpack_numbers(planes: bytes) -> array[int]:
     size = len(planes) // 4
     raw = bytearray(4 * size)
     for plane in range(4):
@@ -138,7 +159,7 @@ class SnapshotWriter:
         if number is None:
             self._total += 1
             number = self._known[key] = self._total
-            data = _pack_numbers(refs, 6)
+            data = _pack_numbers(refs, _TIGHT)
             self._rows.append((number, len(lines), size, data))
             self.pending_bytes += len(data)
         return number
@@ -198,12 +219,12 @@ class SnapshotWriter:
         return number
 
     def _seal_lines(self) -> None:
-        self._seal(self._line_tail, self._line_total, _pack("\n".join(self._open_lines).encode(*_ENCODING), 6))
+        self._seal(self._line_tail, self._line_total, _pack("\n".join(self._open_lines).encode(*_ENCODING), _TIGHT))
         self._open_lines = []
         self._open_bytes = 0
 
     def _seal_chunks(self) -> None:
-        self._seal(self._chunk_tail, self._chunk_total, _pack_chunks(self._open_chunks, 6))
+        self._seal(self._chunk_tail, self._chunk_total, _pack_chunks(self._open_chunks, _TIGHT))
         self._open_chunks = []
         self._open_ids = 0
 
@@ -219,12 +240,12 @@ class SnapshotWriter:
         """Queue what is new since the last write as small blocks; a later full block replaces them."""
         fresh = self._line_total - self._line_tail.written
         if fresh:
-            data = _pack("\n".join(self._open_lines[-fresh:]).encode(*_ENCODING), 1)
+            data = _pack("\n".join(self._open_lines[-fresh:]).encode(*_ENCODING), _QUICK)
             self._blocks.append((self._line_tail.table, self._line_tail.written, fresh, data))
             self._line_tail.written = self._line_total
         fresh = self._chunk_total - self._chunk_tail.written
         if fresh:
-            data = _pack_chunks(self._open_chunks[-fresh:], 1)
+            data = _pack_chunks(self._open_chunks[-fresh:], _QUICK)
             self._blocks.append((self._chunk_tail.table, self._chunk_tail.written, fresh, data))
             self._chunk_tail.written = self._chunk_total
 
@@ -334,7 +355,7 @@ class SnapshotReader:
         """The line numbers of a text. Within one module, equal numbers mean equal lines and the other way round."""
         lines, _, chunks = self._row(snapshot)
         out = array("i")
-        for number in _unpack_numbers(chunks):
+        for number in _unpack_numbers(self._unpack(chunks)):
             out += self._chunk(number)
         if len(out) != lines:
             raise self._damaged(f"{len(out)} of {lines} lines")
@@ -376,7 +397,7 @@ class SnapshotReader:
         cached = self._line_cache.get(number)
         if cached is None:
             first, size, data = self._fetch("line_blocks", number)
-            raw = _unpack(data)
+            raw = self._unpack(data)
             block = raw.decode(*_ENCODING).split("\n")
             if len(block) != size:
                 raise self._damaged(f"{len(block)} of {size} lines")
@@ -388,7 +409,7 @@ class SnapshotReader:
         cached = self._chunk_cache.get(number)
         if cached is None:
             first, size, data = self._fetch("chunk_blocks", number)
-            numbers = _unpack_numbers(data)
+            numbers = _unpack_numbers(self._unpack(data))
             starts = accumulate(numbers[:size], initial=size)
             block = [numbers[start : start + length] for start, length in zip(starts, numbers[:size], strict=False)]
             self._chunk_cache.put(first, first + size, 4 * len(numbers) + 80 * size, block)
@@ -403,6 +424,13 @@ class SnapshotReader:
         if row is None or number >= row[0] + row[1]:
             raise self._damaged("a block is missing")
         return row
+
+    def _unpack(self, data: bytes) -> bytes:
+        try:
+            return _unpack(data)
+        except LedgerError as error:
+            error.path = self._connection.path
+            raise
 
     def _damaged(self, how: str) -> LedgerError:
         return LedgerError(f"a module text in the ledger is damaged ({how})", path=self._connection.path)

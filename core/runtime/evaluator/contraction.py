@@ -125,9 +125,7 @@ def _ragged_dot(instruction: HloInstruction, machine: Machine) -> Kernel:
                 continue
             if ragged in batch[0]:
                 place = batch[0].index(ragged)
-                part = contract(
-                    left.take(rows, ragged), right.take(rows, batch[1][place]), inner, contracting, batch
-                )
+                part = contract(left.take(rows, ragged), right.take(rows, batch[1][place]), inner, contracting, batch)
                 _rows(total, place, rows)[...] = part
                 continue
             (where,) = groups

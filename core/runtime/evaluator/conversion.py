@@ -31,7 +31,7 @@ def converter(source: ElementType, target: ElementType) -> Step:
         if target.kind == "complex":
             return lambda x: x.astype(target.dtype)
         inner = converter(_half(source), target)
-        return lambda x: inner(np.ascontiguousarray(x.real))
+        return lambda x: inner(np.ascontiguousarray(np.real(x)))
     if target.kind == "pred":
         return lambda x: np.asarray(wide(x) != 0)
     if target.kind == "complex":
@@ -92,7 +92,7 @@ def to_bits(x: Array, element: ElementType) -> Array:
     """The bit patterns as unsigned integers of at least 8 bits (complex ones gain a last dimension of parts)."""
     if element.kind == "complex":
         part = np.dtype(f"u{element.bits // 16}")
-        return np.ascontiguousarray(x).reshape(x.shape).view(x.real.dtype).view(part).reshape(*x.shape, 2)
+        return np.ascontiguousarray(x).reshape(x.shape).view(part).reshape(*x.shape, 2)
     bits = x.view(np.dtype(f"u{x.dtype.itemsize}")) if x.dtype.kind != "b" else x.astype(np.uint8)
     if element.bits < 8:
         return np.asarray(bits & np.uint8((1 << element.bits) - 1))
@@ -141,7 +141,9 @@ def unpack_bits(octets: Array, bits: int) -> Array:
 
 
 # ---------------------------------------------------------------- reduce-precision
-_FORMATS: Mapping[str, tuple[int, int]] = MappingProxyType({"f64": (11, 52), "f32": (8, 23), "f16": (5, 10), "bf16": (8, 7)})
+_FORMATS: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {"f64": (11, 52), "f32": (8, 23), "f16": (5, 10), "bf16": (8, 7)}
+)
 
 
 def _reduce_precision(instruction: HloInstruction, machine: Machine) -> Kernel:

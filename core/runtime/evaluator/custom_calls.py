@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from hloscope.core.runtime.evaluator import linear_algebra, sorting
-from hloscope.core.runtime.evaluator.random import generator
+from hloscope.core.runtime.evaluator.random_bits import generator
 from hloscope.core.runtime.evaluator.values import (
     TOKEN,
     Array,
@@ -36,7 +36,7 @@ def prepare(instruction: HloInstruction, machine: Machine) -> Kernel:
         return _opaque(instruction, machine)
     found = machine.options.custom_calls.get(target) or TARGETS.get(target)
     if found is None:
-        raise InstructionUnsupported(instruction, f"with the unknown target {target!r}; --opaque {target} draws a result")
+        raise InstructionUnsupported(instruction, f"with the unknown target {target!r} (opaque targets draw a result)")
     return found(instruction, machine)
 
 
@@ -86,7 +86,7 @@ def _attributes(instruction: HloInstruction) -> dict[str, int]:
 
 
 def _potrf(instruction: HloInstruction, machine: Machine) -> Kernel:
-    """Cholesky in place: the other triangle keeps the input; then the first bad minor, 1-based, 0 where there is none."""
+    """Cholesky in place, the other triangle keeping the input; then the first bad minor, 1-based, 0 for none."""
     lower = _attributes(instruction).get("uplo", ord("L")) == ord("L")
 
     def kernel(a: Array) -> Value:

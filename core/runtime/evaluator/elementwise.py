@@ -1,7 +1,8 @@
 """Elementwise opcodes: one table per arity, opcode -> the function for each kind of element type.
 
-The functions work on carriers (see `numerics`). Edge rules as XLA:CPU has them: integers wrap, x/0 is -1 (all ones for
-unsigned) and x rem 0 is x, NaN wins in min and max and +0 is above -0, shift counts are unsigned and run past the width.
+The functions work on carriers (see `numerics`). Edge rules as XLA:CPU has them: integers wrap, x/0 is -1 (all ones
+for unsigned) and x rem 0 is x, NaN wins in min and max and +0 is above -0, shift counts are unsigned and past the width
+shift everything out.
 Source: ``openxla/xla:xla/service/elemental_ir_emitter.cc``, ``xla/hlo/evaluator/hlo_evaluator_typed_visitor.h``.
 """
 
@@ -252,7 +253,8 @@ def _shift(instruction: HloInstruction, machine: Machine) -> Kernel:
             unsigned = unsigned & np.uint8((1 << bits) - 1)
         if arithmetic:  # the top bit is the sign, for unsigned types too; past the width only the sign is left
             spare = unsigned.dtype.type(8 * unsigned.dtype.itemsize - bits)
-            signed = (unsigned << spare).view(np.dtype(f"i{unsigned.dtype.itemsize}")) >> signed_type(unsigned)(spare)
+            signed_dtype = np.dtype(f"i{unsigned.dtype.itemsize}")
+            signed = np.asarray(unsigned << spare).view(signed_dtype) >> spare.astype(signed_dtype)
             steps = np.where(past, bits - 1, count).astype(signed.dtype)
             return out(np.asarray(signed >> steps).view(value.dtype))
         steps = np.where(past, 0, count).astype(unsigned.dtype)
@@ -260,11 +262,6 @@ def _shift(instruction: HloInstruction, machine: Machine) -> Kernel:
         return out(np.asarray(np.where(past, unsigned.dtype.type(0), moved)).view(value.dtype))
 
     return kernel
-
-
-def signed_type(x: Array) -> type[np.signedinteger[np.typing.NBitBase]]:
-    """The signed scalar type of an integer array's width."""
-    return np.dtype(f"i{x.dtype.itemsize}").type
 
 
 def _count_bits(instruction: HloInstruction, machine: Machine) -> Kernel:
@@ -339,8 +336,8 @@ def _complex(instruction: HloInstruction, machine: Machine) -> Kernel:
 
     def kernel(real: Array, imag: Array) -> Array:
         out = np.empty(np.broadcast_shapes(np.shape(real), np.shape(imag)), dtype)
-        out.real[...] = real
-        out.imag[...] = imag
+        np.real(out)[...] = real
+        np.imag(out)[...] = imag
         return out
 
     return kernel

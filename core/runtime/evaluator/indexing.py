@@ -1,7 +1,7 @@
 """Run-time indices: dynamic-slice, dynamic-update-slice, gather, scatter.
 
-Slices are clamped into range as a whole; a scatter window that leaves the operand anywhere is dropped as a whole; updates
-of one element are applied in row-major order of the updates. Source:
+Slices are clamped into range as a whole; a scatter window that leaves the operand anywhere is dropped as a whole; the
+updates of one element are applied in row-major order of the updates. Source:
 ``openxla/xla:xla/hlo/evaluator/hlo_evaluator.cc`` (HandleGather, HandleScatter, HandleDynamicSlice).
 """
 
@@ -88,8 +88,9 @@ def _gather(instruction: HloInstruction, machine: Machine) -> Kernel:
     offset_dims = _ints(instruction, "offset_dims")
     collapsed = _ints(instruction, "collapsed_slice_dims")
     index_map = _ints(instruction, "start_index_map")
-    batching, index_batching = _ints(instruction, "operand_batching_dims"), _ints(
-        instruction, "start_indices_batching_dims"
+    batching, index_batching = (
+        _ints(instruction, "operand_batching_dims"),
+        _ints(instruction, "start_indices_batching_dims"),
     )
     vector_dim = int(instruction.attr("index_vector_dim") or 0)
     rank = instruction.shape.rank

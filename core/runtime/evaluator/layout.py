@@ -1,7 +1,7 @@
 """Where elements lie in memory: what a bitcast needs, which keeps bytes and changes their reading.
 
-Source: ``openxla/xla:xla/layout_util.cc`` and ``docs/tiled_layout.md``; the nested rule, in which each tile is applied to
-the dimensions that the one before it made.
+Source: ``openxla/xla:xla/layout_util.cc`` and ``docs/tiled_layout.md``; the nested rule, in which each tile is applied
+to the dimensions that the one before it made.
 """
 
 from __future__ import annotations

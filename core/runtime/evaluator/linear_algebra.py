@@ -56,7 +56,7 @@ def _fft(instruction: HloInstruction, machine: Machine) -> Kernel:
     transform = _TRANSFORMS.get(instruction.attr("fft_type") or "")
     if transform is None:
         raise InstructionUnsupported(instruction, f"with fft_type={instruction.attr('fft_type')}")
-    lengths = list(instruction.attr("fft_length") or ())
+    lengths: list[int] = list(instruction.attr("fft_length") or ())
     rank = instruction.shape.rank
     axes = list(range(rank - len(lengths), rank))
     shape, dtype = instruction.shape.dimensions, instruction.shape.type.dtype
@@ -82,7 +82,7 @@ def cholesky(x: Array, lower: bool) -> tuple[Array, Array]:
     bad = np.zeros(a.shape[:-2], np.int32)
     for j in range(n):
         row = factor[..., j, :j]
-        pivot = a[..., j, j].real - np.sum((row * np.conj(row)).real, axis=-1)
+        pivot = np.real(a[..., j, j]) - np.sum(np.real(row * np.conj(row)), axis=-1)
         bad = np.where((bad == 0) & ~(pivot > 0), j + 1, bad).astype(np.int32)
         root = np.sqrt(np.where(pivot > 0, pivot, np.nan))
         factor[..., j, j] = root
@@ -156,7 +156,7 @@ def _batch_norm(
 
 
 def _training(instruction: HloInstruction, machine: Machine) -> Kernel:
-    """(normalized, mean, variance); the variance is E[x²] - E[x]² in the element's precision, as the compiler has it."""
+    """(normalized, mean, variance); the variance is E[x²] - E[x]² in the element's precision, as compiled."""
     _, feature, epsilon, axes, wide, out = _batch_norm(instruction)
 
     def kernel(x: Array, scale: Array, offset: Array) -> Value:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hloscope.core.errors import EvaluationError, UnsupportedError
-from hloscope.core.runtime.evaluator.random import generator
+from hloscope.core.runtime.evaluator.random_bits import generator
 from hloscope.core.runtime.evaluator.table import KERNELS, SHAPELESS
 from hloscope.core.runtime.evaluator.values import (
     TOKEN,

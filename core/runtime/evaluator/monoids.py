@@ -53,7 +53,7 @@ class Monoid:
         if self.opcode == "minimum":
             return numerics.highest(element)
         if self.opcode == "and":
-            return np.asarray(True) if element.kind == "pred" else np.asarray(~kind(0))
+            return np.asarray(True) if element.kind == "pred" else np.asarray(np.invert(np.zeros((), self.accumulator)))
         if self.opcode == "multiply":
             return np.asarray(kind(1))
         if self.opcode == "add" and element.kind == "float":

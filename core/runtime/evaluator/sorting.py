@@ -1,7 +1,7 @@
 """sort and topk.
 
-Sorting is stable whatever ``is_stable`` says, as in XLA's evaluator. One comparison of integers or in total order runs as
-numpy's argsort; any other comparator runs as a merge sort that compares whole arrays at a time; one that cannot run on
+Sorting is stable whatever ``is_stable`` says, as in XLA's evaluator. One comparison of integers or in total order runs
+as numpy's argsort; any other comparator as a merge sort that compares whole arrays at a time; one that cannot run on
 arrays, or is no order (NaN under a plain less-than), goes element by element. Source:
 ``openxla/xla:xla/hlo/evaluator/hlo_evaluator.cc#HandleSort``.
 """
@@ -17,7 +17,15 @@ import numpy as np
 
 from hloscope.core.hlo.element_types import lookup
 from hloscope.core.runtime.evaluator import numerics
-from hloscope.core.runtime.evaluator.values import Array, InstructionUnsupported, Kernel, Machine, Prepare, Value, as_array
+from hloscope.core.runtime.evaluator.values import (
+    Array,
+    InstructionUnsupported,
+    Kernel,
+    Machine,
+    Prepare,
+    Value,
+    as_array,
+)
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation
@@ -40,9 +48,7 @@ def _sort(instruction: HloInstruction, machine: Machine) -> Kernel:
         rows = [np.moveaxis(x, axis, -1).reshape(-1, length) for x in operands]
         order = _order(rows, simple, less, types)
         moved = (*shape[:axis], *shape[axis + 1 :], length)
-        out = tuple(
-            np.moveaxis(np.take_along_axis(row, order, axis=1).reshape(moved), -1, axis) for row in rows
-        )
+        out = tuple(np.moveaxis(np.take_along_axis(row, order, axis=1).reshape(moved), -1, axis) for row in rows)
         return out if as_tuple else out[0]
 
     return kernel

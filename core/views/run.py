@@ -32,9 +32,8 @@ from hloscope.core.views.stages import (
 )
 
 if TYPE_CHECKING:
-    from hloscope.core.text.module_index import ModuleIndex
-
     from hloscope.core.ledger.queries import SqlResult
+    from hloscope.core.text.module_index import ModuleIndex
 
 __all__ = ["CancelledError", "Run", "Stage", "diff_runs", "label", "load"]
 
@@ -200,7 +199,7 @@ class Run:
         if found is None:
             data = self._bytes(snapshot)
             found = ModuleIndex.from_text(data.decode("utf-8", "replace"))
-            self._indexes.put(digest, found, len(data) + found.instruction_count * 200)
+            self._indexes.put(digest, found, len(data) + found.nbytes)
         return found
 
     def _bytes(self, snapshot: int) -> bytes:
@@ -347,6 +346,8 @@ class Run:
         return self._summary
 
 
+_BEFORE_NAME = re.compile(rb"[ \t]*(?:ROOT[ \t]+)?%?")
+_AFTER_NAME = re.compile(rb"[ \t]*=")
 _DEFINED = re.compile(r"\s+(?P<what>(?:ROOT\s+)?%?(?P<name>[^\s=%]+)\s*=\s)")
 
 
@@ -373,13 +374,20 @@ def label(row: StageRow | PassRow) -> str:
 
 def find_definition(data: bytes, name: str, stage: int) -> Place | None:
     """The line that defines an instruction, found by its name in the bytes of a stage's text."""
-    pattern = rb"(?:\A|\n)[ \t]*(?=(?:ROOT )?%?" + re.escape(name.encode("utf-8", "replace")) + rb"\s*= )"
-    found = re.search(pattern, data)
-    if found is None:
+    wanted = name.encode("utf-8", "replace")
+    if not wanted:
         return None
-    start = found.end()
+    at = data.find(wanted)
+    while at >= 0:
+        begin = data.rfind(b"\n", 0, at) + 1
+        if _BEFORE_NAME.fullmatch(data, begin, at) and _AFTER_NAME.match(data, at + len(wanted)):
+            break
+        at = data.find(wanted, at + 1)
+    if at < 0:
+        return None
+    start = begin + len(data[begin:at]) - len(data[begin:at].lstrip())
     end = data.find(b"\n", start)
-    text = data[start : end if end >= 0 else len(data)].decode("utf-8", "replace").rstrip("\r")
+    text = data[start : end if end >= 0 else len(data)].decode("utf-8", "replace").rstrip()
     line = data.count(b"\n", 0, start)
     offset = start if data.isascii() else len(data[:start].decode("utf-8", "replace"))
     return Place(stage, name, line, offset, text)

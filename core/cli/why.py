@@ -1,0 +1,141 @@
+"""``hloscope why PATH NAME``: all that is known of an instruction."""
+
+from __future__ import annotations
+
+import click
+
+from hloscope.core.cli.opening import module_option, opened
+from hloscope.core.cli.output import emit_object, json_option
+from hloscope.core.cli.progress import progress
+from hloscope.core.errors import UnsupportedError
+from hloscope.core.views.data import EventRow, HistoryStep, WhyFacts
+
+_SHOWN_NAMES = 8
+_SHOWN_FRAMES = 6
+_SHOWN_EVENTS = 20
+
+
+@click.command("why", epilog="Example: hloscope why dump/ fusion.3")
+@click.argument("path")
+@click.argument("name")
+@click.argument("consumer", metavar="[B]", required=False)
+@click.option("--stage", type=int, metavar="N", help="The facts as of this stage; by default the last that holds NAME.")
+@module_option
+@json_option
+def command(path: str, name: str, consumer: str | None, stage: int | None, module: str | None, as_json: bool) -> None:
+    """Tell all that is known of the instruction NAME: what it is, which Python line it comes from, and what every pass
+    did to it, through renames.
+
+    Not known yet, and null in JSON: fusion (the decisions that put it into a fusion or kept it out), layout_chain
+    (where its layout comes from) and buffer (the allocation it lives in). The form with two names, why A is not fused
+    into B, is not there yet either; decisions that the compiler itself recorded are listed under events.
+    """
+    if consumer is not None:
+        raise UnsupportedError(
+            f"why {name} is not fused into {consumer} cannot be told yet",
+            hint=f"hloscope why {path} {name} lists the decisions that the compiler recorded",
+        )
+    with opened(path, module) as run:
+        with progress("following the instruction") as report:
+            facts = run.why(name, stage=stage, progress=report)
+        names = {step.name for step in facts.passes} | {facts.name}
+        events = [event for one in sorted(names) for event in run.events(subject=one)]
+        emit_object(_keys(facts, events), as_json, _text(facts, events), source=run.source)
+
+
+def _keys(facts: WhyFacts, events: list[EventRow]) -> dict[str, object]:
+    return {
+        "instruction": facts.instruction,
+        "source": facts.source,
+        "shape": facts.shape,
+        "layout": facts.layout,
+        "bytes": facts.bytes,
+        "fusion": facts.fusion,
+        "layout_chain": facts.layout_chain,
+        "buffer": facts.buffer,
+        "passes": [_step(step) for step in facts.passes],
+        "name": facts.name,
+        "opcode": facts.opcode,
+        "computation": facts.computation,
+        "is_root": facts.is_root,
+        "operands": facts.operands,
+        "users": facts.users,
+        "called_by": facts.called_by,
+        "op_name": facts.op_name,
+        "stage": facts.stage,
+        "first_stage": facts.first_stage,
+        "last_stage": facts.last_stage,
+        "events": events,
+        "notes": facts.notes,
+    }
+
+
+def _step(step: HistoryStep) -> dict[str, object]:
+    return {
+        "index": step.index,
+        "pipeline": step.pipeline,
+        "pass": step.pass_name,
+        "what": step.what,
+        "name": step.name,
+        "parts": step.parts,
+        "before": step.before,
+        "after": step.after,
+        "replaced_by": step.replaced_by,
+    }
+
+
+def _text(facts: WhyFacts, events: list[EventRow]) -> str:
+    lines = [facts.instruction, ""]
+    inside = f"{facts.computation}{' (its root)' if facts.is_root else ''}"
+    if facts.called_by:
+        inside += f", called by {_names(facts.called_by)}"
+    size = f"{facts.bytes:,} bytes" if facts.bytes is not None else "size not known"
+    lines += [
+        f"  opcode    {facts.opcode}",
+        f"  shape     {facts.shape}{f', layout {facts.layout}' if facts.layout else ''}, {size}",
+        f"  in        {inside}",
+        f"  operands  {_names(facts.operands)}",
+        f"  users     {_names(facts.users)}",
+        f"  stages    {facts.first_stage} to {facts.last_stage}; shown as of {facts.stage}",
+    ]
+    if facts.op_name:
+        lines.append(f"  op_name   {facts.op_name}")
+    for number, frame in enumerate(facts.source[:_SHOWN_FRAMES]):
+        where = f"{frame.file}:{frame.line}" + (f" in {frame.function}" if frame.function else "")
+        lines.append(f"  {'source' if number == 0 else '':<8}  {where}")
+    if len(facts.source) > _SHOWN_FRAMES:
+        lines.append(f"  {'':<8}  and {len(facts.source) - _SHOWN_FRAMES} more frames")
+    lines.append("")
+    for step in facts.passes:
+        lines += _history(step)
+    if events:
+        lines += ["", "Recorded decisions and findings:"]
+        for event in events[:_SHOWN_EVENTS]:
+            stage = f"[{event.pass_index}] " if event.pass_index is not None else ""
+            lines.append(f"  {stage}{event.sentence}")
+        if len(events) > _SHOWN_EVENTS:
+            lines.append(f"  and {len(events) - _SHOWN_EVENTS} more")
+    lines += ["", *(f"Note: {note}." for note in facts.notes)]
+    lines.append("Not known yet: fusion decisions of our own, where the layout comes from, the buffer.")
+    return "\n".join(lines) + "\n"
+
+
+def _history(step: HistoryStep) -> list[str]:
+    where = f"[{step.index}] " + (f"{step.pipeline}/{step.pass_name}" if step.pipeline else step.pass_name)
+    if step.what == "present":
+        return [f"{where}: there from the start" + (f" as {step.name}" if step.name else "")]
+    if step.what == "appeared":
+        return [f"{where}: appeared", f"    + {step.after}"]
+    if step.what == "renamed":
+        return [f"{where}: renamed to {step.name}", f"    - {step.before}", f"    + {step.after}"]
+    if step.what == "removed":
+        by = f", its users now read {_names(step.replaced_by)}" if step.replaced_by else ""
+        return [f"{where}: removed{by}"]
+    return [f"{where}: modified ({', '.join(step.parts)})", f"    - {step.before}", f"    + {step.after}"]
+
+
+def _names(names: tuple[str, ...]) -> str:
+    if not names:
+        return "none"
+    rest = len(names) - _SHOWN_NAMES
+    return ", ".join(names[:_SHOWN_NAMES]) + (f" and {rest} more" if rest > 0 else "")

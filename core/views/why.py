@@ -1,0 +1,304 @@
+"""All that is known of one instruction: what it is, where it comes from, and what happened to it pass by pass.
+
+The history is found in the stages' text by the instruction's name; besides the stage that the facts are taken from, an
+index is built only where a name ends or begins, to see whether the instruction was renamed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hloscope.core.errors import HloscopeError, InternalError, UsageError
+from hloscope.core.hlo.shape import Shape
+from hloscope.core.text.instruction_text import InstructionText, scan_instruction
+from hloscope.core.views.data import HistoryStep, Place, SourceFrame, WhyFacts
+from hloscope.core.views.stages import Cancelled, Progress, check
+
+if TYPE_CHECKING:
+    from hloscope.core.views.data import HistoryKind
+    from hloscope.core.views.run import Run
+
+_SUGGESTIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One instruction's line cut into what can differ."""
+
+    text: str
+    """Without ROOT and metadata."""
+    root: bool
+    shape: str
+    opcode: str
+    operands: tuple[str, ...]
+    """Operand names; for a leaf, what stands in the parentheses."""
+    attributes: tuple[tuple[str, str], ...]
+
+
+def read_line(text: str) -> Line:
+    """The parts of an instruction's line; a line that is no instruction has its text alone."""
+    found = scan_instruction(text, 0)
+    if found is None:
+        return Line(text, False, "", "", (), ())
+
+    def part(span: tuple[int, int] | None) -> str:
+        return text[span[0] : span[1]] if span is not None else ""
+
+    attributes = [(one.key, part(one.value)) for one in found.attributes]
+    operands = tuple(one.name for one in found.operand_references(text)) or (part(found.operands),)
+    bare = _without_metadata(text, found)
+    return Line(
+        text=bare.removeprefix("ROOT ") if found.is_root else bare,
+        root=found.is_root,
+        shape=part(found.shape),
+        opcode=part(found.opcode),
+        operands=operands,
+        attributes=tuple(item for item in attributes if item[0] != "metadata"),
+    )
+
+
+def _without_metadata(text: str, found: InstructionText) -> str:
+    one = found.attribute("metadata")
+    if one is None:
+        return text[: found.end]
+    comma = text.rfind(",", 0, one.key_span[0])
+    return text[:comma] + text[one.value[1] : found.end]
+
+
+def same_line(before: str, after: str) -> bool:
+    """Whether two lines define the same instruction in the same way; metadata does not count."""
+    return before == after or not differing_parts(read_line(before), read_line(after))
+
+
+def differing_parts(before: Line, after: Line) -> tuple[str, ...]:
+    """What differs between two lines, in the words of ``InstructionChange.what``; names do not count."""
+    parts: list[str] = []
+    if before.shape != after.shape:
+        bare = (_bare_shape(before.shape), _bare_shape(after.shape))
+        parts.append("shape" if bare[0] != bare[1] else "layout")
+    for word in ("opcode", "operands", "attributes", "root"):
+        if getattr(before, word) != getattr(after, word):
+            parts.append(word)
+    return tuple(parts)
+
+
+def _bare_shape(text: str) -> str:
+    try:
+        return Shape.parse(text).to_text(layout=False)
+    except (HloscopeError, ValueError):
+        return text
+
+
+def why(
+    run: Run,
+    name: str,
+    *,
+    stage: int | None = None,
+    cancelled: Cancelled | None = None,
+    progress: Progress | None = None,
+) -> WhyFacts:
+    """The facts of an instruction as of the last stage that holds it, or of `stage`, and its history.
+
+    Raises UsageError where no stage holds it, CancelledError.
+    """
+    anchor = _anchor(run, name, stage, cancelled)
+    history = _History(run, cancelled, progress)
+    steps = history.trace(anchor)
+    line = read_line(anchor.text)
+    index = run.stage_index(anchor.stage)
+    at = index.instruction_at(anchor.start)
+    if at is None:
+        raise InternalError(f"the index of stage {anchor.stage} lacks {name}")
+    computation = index.computation_of(at)
+    shape = _shape(line)
+    return WhyFacts(
+        name=name,
+        opcode=line.opcode,
+        computation=index.computation(computation).name,
+        instruction=("ROOT " if line.root else "") + line.text,
+        stage=anchor.stage,
+        is_root=line.root,
+        operands=tuple(index.name(one) if one >= 0 else "?" for one in index.operands(at)),
+        users=tuple(index.name(one) for one in index.users(at)),
+        called_by=tuple(index.name(one) for one in index.callers(computation)),
+        op_name=index.op_name(at),
+        source=tuple(SourceFrame(one.file, one.line, one.column, one.function) for one in index.frames(at)),
+        shape=shape.to_text(layout=False) if shape is not None else line.shape,
+        layout=str(shape.layout) if shape is not None and shape.layout is not None else None,
+        bytes=_bytes(shape),
+        first_stage=history.first,
+        last_stage=history.last,
+        passes=tuple(steps),
+        notes=tuple(history.notes),
+    )
+
+
+def _anchor(run: Run, name: str, stage: int | None, cancelled: Cancelled | None) -> Place:
+    rows = [run.resolve(stage)] if stage is not None else range(len(run) - 1, -1, -1)
+    last: int | None = None
+    for index in rows:
+        check(cancelled)
+        snapshot = run.outline[index].snapshot
+        found = run.definition(index, name) if snapshot != last else None
+        last = snapshot
+        if found is not None:
+            return found
+    where = f"stage {stage}" if stage is not None else "any of the stages" if len(run) > 1 else "the module"
+    near = _near(run, name)
+    hint = f"did you mean {' or '.join(near)}?" if near else None
+    raise UsageError(f"no instruction {name!r} in {where}", path=run.source.path, hint=hint)
+
+
+def _near(run: Run, name: str) -> list[str]:
+    from difflib import get_close_matches
+
+    if len(run.stage_bytes(-1)) > 4 << 20:
+        return []  # comparing hundreds of thousands of names takes longer than the answer is worth
+    return get_close_matches(name, [place.name for place in run.search("", -1)], n=_SUGGESTIONS, cutoff=0.7)
+
+
+class _History:
+    """Follows an instruction from stage to stage, through renames, both ways from where it was found."""
+
+    def __init__(self, run: Run, cancelled: Cancelled | None, progress: Progress | None) -> None:
+        self._run = run
+        self._cancelled = cancelled
+        self._progress = progress
+        self._done = 0
+        self.first = self.last = 0
+        self.notes: list[str] = []
+
+    def trace(self, anchor: Place) -> list[HistoryStep]:
+        back = list(self._back(anchor))
+        return [*reversed(back), *self._forth(anchor)]
+
+    def _back(self, anchor: Place) -> Iterator[HistoryStep]:
+        here = anchor
+        for index in range(anchor.stage, 0, -1):
+            self._tick()
+            if self._same(index):
+                continue
+            before = self._run.definition(index - 1, here.name)
+            if before is None:
+                old = self._renamed(index, here.name, forth=False)
+                if old is None:
+                    self.first = index
+                    yield self._step(index, "appeared", here.name, None, here)
+                    self._note_earlier(index - 1, here.name)
+                    return
+                yield self._step(index, "renamed", here.name, old, here)
+                before = old
+            elif parts := _parts(before, here):
+                yield self._step(index, "modified", here.name, before, here, parts)
+            here = before
+        self.first = 0
+        yield self._step(0, "present", here.name, None, here)
+
+    def _forth(self, anchor: Place) -> Iterator[HistoryStep]:
+        here = anchor
+        self.last = len(self._run) - 1
+        for index in range(anchor.stage + 1, len(self._run)):
+            self._tick()
+            if self._same(index):
+                continue
+            after = self._run.definition(index, here.name)
+            if after is None:
+                new = self._renamed(index, here.name, forth=True)
+                if new is None:
+                    self.last = index - 1
+                    replaced = self._replaced_by(index, here)
+                    yield self._step(index, "removed", here.name, here, None, replaced_by=replaced)
+                    return
+                yield self._step(index, "renamed", new.name, here, new)
+                after = new
+            elif parts := _parts(here, after):
+                yield self._step(index, "modified", after.name, here, after, parts)
+            here = after
+
+    def _tick(self) -> None:
+        check(self._cancelled)
+        self._done += 1
+        if self._progress is not None:
+            self._progress(min(self._done, len(self._run)), len(self._run))
+
+    def _same(self, index: int) -> bool:
+        """Whether a row is known to have changed nothing."""
+        rows = self._run.outline
+        return rows[index].snapshot == rows[index - 1].snapshot or rows[index].changed is False
+
+    def _renamed(self, index: int, name: str, *, forth: bool) -> Place | None:
+        """The instruction after (or before) a row that the row's diff pairs with `name`."""
+        for change in self._run.diff(index, cancelled=self._cancelled).renamed:
+            if forth and change.old_name == name:
+                return self._run.definition(index, change.name)
+            if not forth and change.name == name and change.old_name is not None:
+                return self._run.definition(index - 1, change.old_name)
+        return None
+
+    def _replaced_by(self, index: int, gone: Place) -> tuple[str, ...]:
+        """What the users of an instruction read in its place once it is gone."""
+        stage = self._run.stage_index(index - 1)
+        at = stage.instruction_at(gone.start)
+        found: dict[str, None] = {}
+        for user in stage.users(at) if at is not None else ():
+            after = self._run.definition(index, stage.name(user))
+            if after is None:
+                continue
+            was, now = read_line(stage.text(user)).operands, read_line(after.text).operands
+            if len(now) == len(was):
+                found.update(dict.fromkeys(new for old, new in zip(was, now, strict=True) if old == gone.name))
+        return tuple(found)
+
+    def _note_earlier(self, index: int, name: str) -> None:
+        for earlier in range(index, -1, -1):
+            check(self._cancelled)
+            if not (earlier and self._same(earlier)) and self._run.definition(earlier, name) is not None:
+                self.notes.append(f"stage {earlier} has another instruction of the same name, which was removed")
+                return
+
+    def _step(
+        self,
+        index: int,
+        what: HistoryKind,
+        name: str,
+        before: Place | None,
+        after: Place | None,
+        parts: tuple[str, ...] = (),
+        replaced_by: tuple[str, ...] = (),
+    ) -> HistoryStep:
+        row = self._run.outline[index]
+        return HistoryStep(
+            index=index,
+            pipeline=row.pipeline,
+            pass_name=row.pass_name,
+            what=what,
+            name=name,
+            parts=parts,
+            before=_metadata_free(before),
+            after=_metadata_free(after),
+            replaced_by=replaced_by,
+        )
+
+
+def _parts(before: Place, after: Place) -> tuple[str, ...]:
+    return () if before.text == after.text else differing_parts(read_line(before.text), read_line(after.text))
+
+
+def _metadata_free(place: Place | None) -> str | None:
+    return read_line(place.text).text if place is not None else None
+
+
+def _shape(line: Line) -> Shape | None:
+    try:
+        return Shape.parse(line.shape)
+    except (HloscopeError, ValueError):
+        return None
+
+
+def _bytes(shape: Shape | None) -> int | None:
+    try:
+        return shape.byte_size if shape is not None else None
+    except (HloscopeError, ValueError, KeyError):
+        return None

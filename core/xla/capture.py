@@ -1,0 +1,320 @@
+"""Captures every compile of a program: runs it with dumps switched on and reads what it wrote into one ledger.
+
+The program keeps its own ``XLA_FLAGS``, its stdin, stdout and stderr, and its exit code. XLA's log of pass times goes to
+its stderr; those lines are kept for the import and not shown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import BinaryIO
+
+from hloscope.core.dumps.directory import open_dump
+from hloscope.core.dumps.filenames import CAPTURE_FILE, PASS_LOG_FILE
+from hloscope.core.dumps.importer import ImportReport, Progress, import_dump
+from hloscope.core.dumps.passlog import is_log_line
+from hloscope.core.errors import DumpError, UsageError
+from hloscope.core.xla.compile import CompileResult, compile_function, compile_stablehlo
+from hloscope.core.xla.flags import capture_environment, dump_flags, supported_flags, user_dump_folder
+from hloscope.core.xla.notes import write_capture_note
+from hloscope.core.xla.protos import proto_reader
+from hloscope.core.xla.targets import package_version
+
+_LOG_START = re.compile(rb"^[VIWEF][0-9]{4} ")
+_INFO_LINE = re.compile(rb"^[IV][0-9]{4} [0-9:.]+\s+[0-9]+ [\w./-]+:[0-9]+\] ")
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureResult:
+    """What a capture did."""
+
+    exit_code: int
+    """The program's own; 128 + N where signal N ended it."""
+    report: ImportReport | None
+    """What was imported; None where the program compiled nothing."""
+    dump_to: str | None
+    """The folder with the dump, where it is kept."""
+    notes: tuple[str, ...] = ()
+
+
+def capture_command(
+    argv: Sequence[str],
+    ledger_path: str | os.PathLike[str],
+    *,
+    keep_dump: str | os.PathLike[str] | None = None,
+    pass_re: str = ".*",
+    proto: bool = True,
+    force: bool = False,
+    progress: Progress | None = None,
+    stderr: BinaryIO | None = None,
+) -> CaptureResult:
+    """Runs a command with dumps on and imports every module that it compiled, also where it died half-way.
+
+    The dump goes to a temporary folder, or to ``keep_dump``, which must be new or empty. ``stderr`` takes the program's
+    standard error (by default this process's). Raises ``UsageError`` where the command cannot be started or the folder is
+    not empty, ``LedgerError`` where the ledger exists (without ``force``), before the program runs.
+    """
+    if not argv:
+        raise UsageError("no command to run", hint="hloscope capture -o RUN.ledger -- python train.py")
+    if os.path.exists(ledger_path) and not force:
+        from hloscope.core.errors import LedgerError
+
+        raise LedgerError("exists already", path=os.fspath(ledger_path), hint="--force overwrites it")
+    program = shutil.which(argv[0])
+    if program is None:
+        raise UsageError(f"{argv[0]}: no such command")
+    folder = _dump_folder(keep_dump)
+    try:
+        notes: list[str] = []
+        python = program if re.match(r"python[0-9.]*$", os.path.basename(program)) else sys.executable
+        ours = dump_flags(folder, pass_re=pass_re, proto=proto, extra=supported_flags(python))
+        own = user_dump_folder(os.environ.get("XLA_FLAGS"))
+        if own is not None:
+            notes.append(f"the program's own --xla_dump_to={own} is overridden while it is captured")
+        env = capture_environment(os.environ, ours)
+        log_path = os.path.join(folder, PASS_LOG_FILE)
+        exit_code = _run(list(argv), env, log_path, stderr or sys.stderr.buffer)
+        write_capture_note(
+            os.path.join(folder, CAPTURE_FILE),
+            command=" ".join(argv),
+            jaxlib=package_version("jaxlib") if python == sys.executable or _same_environment(python) else None,
+            flags=env["XLA_FLAGS"],
+            exit_code=str(exit_code),
+        )
+        report = _import(folder, ledger_path, force, progress)
+        if report is None:
+            notes.append("the program compiled nothing with XLA")
+        kept = folder if keep_dump is not None else None
+        return CaptureResult(exit_code, report, kept, tuple(notes))
+    finally:
+        if keep_dump is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def capture_function(
+    spec: str,
+    ledger_path: str | os.PathLike[str],
+    *,
+    target: str = "cpu",
+    args: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    keep_dump: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> tuple[CompileResult, ImportReport]:
+    """Compiles ``FILE.py:FUNCTION`` for a target without running it, and imports the dump.
+
+    Raises as ``compile_function`` and ``import_dump`` do.
+    """
+
+    def run(folder: str) -> CompileResult:
+        return compile_function(spec, dump_to=folder, target=target, args=args, flags=flags)
+
+    return _compiled(run, ledger_path, keep_dump, force, progress, module=_module_of(spec))
+
+
+def capture_stablehlo(
+    program: str | bytes,
+    ledger_path: str | os.PathLike[str],
+    *,
+    target: str = "cpu",
+    flags: Sequence[str] = (),
+    keep_dump: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> tuple[CompileResult, ImportReport]:
+    """Compiles StableHLO (what ``jax.jit(f).lower(…)`` gives) for a target in a child, and imports the dump."""
+
+    def run(folder: str) -> CompileResult:
+        return compile_stablehlo(program, dump_to=folder, target=target, flags=flags)
+
+    return _compiled(run, ledger_path, keep_dump, force, progress)
+
+
+def _module_of(spec: str) -> str:
+    """The name that jax gives the module of a function, as a pattern for ``--module``."""
+    return rf"^jit_{re.escape(spec.rpartition(':')[2].rpartition('.')[2])}$"
+
+
+def _compiled(
+    compile_to: Callable[[str], CompileResult],
+    ledger_path: str | os.PathLike[str],
+    keep_dump: str | os.PathLike[str] | None,
+    force: bool,
+    progress: Progress | None,
+    module: str | None = None,
+) -> tuple[CompileResult, ImportReport]:
+    folder = _dump_folder(keep_dump)
+    try:
+        result = compile_to(folder)
+        # Importing the file may compile small things of its own: only the function is wanted, if it is found by name.
+        if module is not None and not _has_module(folder, module):
+            module = None
+        report = import_dump(
+            folder,
+            ledger_path,
+            module=module,
+            force=force,
+            kind="capture",
+            proto_reader=proto_reader,
+            progress=progress,
+        )
+        return result, report
+    finally:
+        if keep_dump is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _has_module(folder: str, pattern: str) -> bool:
+    with open_dump(folder) as dump:
+        return any(re.search(pattern, module.name) for module in dump.modules)
+
+
+def _dump_folder(keep_dump: str | os.PathLike[str] | None) -> str:
+    if keep_dump is None:
+        return tempfile.mkdtemp(prefix="hloscope-dump-")
+    folder = os.path.abspath(keep_dump)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        if os.listdir(folder):
+            raise UsageError("the folder for the dump is not empty", path=os.fspath(keep_dump))
+    except OSError as error:
+        raise UsageError((error.strerror or str(error)).lower(), path=os.fspath(keep_dump)) from None
+    return folder
+
+
+def _import(
+    folder: str, ledger_path: str | os.PathLike[str], force: bool, progress: Progress | None
+) -> ImportReport | None:
+    try:
+        return import_dump(
+            folder, ledger_path, force=force, kind="capture", proto_reader=proto_reader, progress=progress
+        )
+    except DumpError:
+        return None
+
+
+def _same_environment(python: str) -> bool:
+    return os.path.realpath(python) == os.path.realpath(sys.executable) and os.path.dirname(python) == os.path.dirname(
+        sys.executable
+    )
+
+
+def _run(argv: list[str], env: dict[str, str], log_path: str, stderr: BinaryIO) -> int:
+    """Runs the program to its end; its stderr goes on to ours, the compiler's log lines to a file."""
+    reader, writer = _stderr_channel(stderr)
+    # Ctrl-C reaches the program through the terminal; what it compiled until then is still imported.
+    with _interrupts_ignored():
+        try:
+            child = subprocess.Popen(argv, env=env, stderr=writer)
+        except OSError as error:
+            os.close(reader)
+            raise UsageError(f"{argv[0]}: {(error.strerror or str(error)).lower()}") from None
+        finally:
+            os.close(writer)
+        with open(log_path, "wb") as log:
+            pump = threading.Thread(target=_pump, args=(reader, stderr, log), daemon=True)
+            pump.start()
+            status = child.wait()
+            # A process that the program left behind may hold the channel open: what it says later is not waited for.
+            pump.join(timeout=5)
+    return 128 - status if status < 0 else status
+
+
+def _stderr_channel(stderr: BinaryIO) -> tuple[int, int]:
+    """(read end, write end): a pseudo terminal where our stderr is one, so that progress bars stay alive."""
+    try:
+        if stderr.isatty():
+            import pty
+            import tty
+
+            reader, writer = pty.openpty()
+            tty.setraw(writer)
+            return reader, writer
+    except (ImportError, OSError, ValueError):
+        pass
+    return os.pipe()
+
+
+class _interrupts_ignored:
+    """SIGINT does nothing to this process while the program runs; children get the default again."""
+
+    def __enter__(self) -> None:
+        self._old: Callable[[int, FrameType | None], object] | int | None = None
+        if threading.current_thread() is threading.main_thread():
+            # A handler (not SIG_IGN) is reset in the child by exec.
+            self._old = signal.signal(signal.SIGINT, lambda number, frame: None)
+
+    def __exit__(self, *_: object) -> None:
+        if self._old is not None:
+            signal.signal(signal.SIGINT, self._old)
+
+
+def _pump(reader: int, stderr: BinaryIO, log: BinaryIO) -> None:
+    """Passes a program's stderr on as it comes; only a line that may be a log line is held back until it is whole."""
+    splitter = StderrSplitter()
+    with suppress(OSError, ValueError):
+        while data := os.read(reader, 1 << 16):
+            shown, logged = splitter.feed(data)
+            log.write(logged)
+            if shown:
+                stderr.write(shown)
+                stderr.flush()
+    with suppress(OSError, ValueError):
+        stderr.write(splitter.rest())
+        stderr.flush()
+    os.close(reader)
+
+
+class StderrSplitter:
+    """Splits a stream into what the user sees and the compiler's log lines that only this capture asked for."""
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._line_start = True
+
+    def feed(self, data: bytes) -> tuple[bytes, bytes]:
+        """(bytes to show, log lines to keep) of the next bytes of the stream."""
+        shown, logged = bytearray(), bytearray()
+        data = self._held + data
+        self._held = b""
+        at = 0
+        while at < len(data):
+            end = data.find(b"\n", at) + 1
+            line = data[at:end] if end else data[at:]
+            if not self._line_start:
+                shown += line
+            elif not end:
+                if _may_be_log(line):
+                    self._held = line
+                    return bytes(shown), bytes(logged)
+                shown += line
+            elif _INFO_LINE.match(line):
+                if is_log_line(line.decode("utf-8", "replace").rstrip("\r\n")):
+                    logged += line
+            else:
+                shown += line
+            self._line_start = bool(end)
+            at = end or len(data)
+        return bytes(shown), bytes(logged)
+
+    def rest(self) -> bytes:
+        """What was held back when the stream ended."""
+        return self._held
+
+
+def _may_be_log(start: bytes) -> bool:
+    """Whether an unfinished line can still become a log line."""
+    return _LOG_START.match(start) is not None if len(start) >= 6 else start[:1] in (b"I", b"V")

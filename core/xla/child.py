@@ -1,0 +1,110 @@
+"""Child processes: the real compiler and the user's code run there, because either may abort the process.
+
+A child is one of the scripts beside this file. It reads its request from a JSON file and writes its answer to another,
+so that whatever the compiler or the user's code prints does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from hloscope.core.errors import CompileError, HloscopeError, UsageError
+
+Json = Mapping[str, object]
+"""A request or an answer."""
+
+_FATAL = re.compile(r"^F[0-9]{4} [0-9:.]+\s+[0-9]+ \S+\] ?(.*)$")
+_LOG = re.compile(r"^[IW][0-9]{4} [0-9:.]+\s+[0-9]+ \S+\] ")
+_NOISE = ("*** ", "    @", "@ ", "[failure_signal_handler", "Fatal Python error", "Thread 0x", "Extension modules")
+_EXCEPTION = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*(?:Error|Exception|Exit|Interrupt): (.*)$")
+
+
+def run_child(script: str, request: Json, *, env: Mapping[str, str], timeout: float, what: str) -> dict[str, object]:
+    """Runs a script of this folder on a request and returns its answer.
+
+    Raises ``CompileError`` with the last line that says something where the child crashes or takes longer than
+    ``timeout`` seconds, and ``UsageError`` where the child blames its request.
+    """
+    with tempfile.TemporaryDirectory(prefix="hloscope-") as folder:
+        asked, answered, errors = (Path(folder, name) for name in ("request.json", "answer.json", "stderr.txt"))
+        asked.write_text(json.dumps(request))
+        command = [sys.executable, "-P", str(Path(__file__).with_name(script)), str(asked), str(answered)]
+        with errors.open("wb") as stderr:
+            try:
+                status = subprocess.run(
+                    command, env=dict(env), stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, timeout=timeout
+                ).returncode
+            except subprocess.TimeoutExpired:
+                raise CompileError(f"{what} did not finish within {timeout:g} s") from None
+            except OSError as error:
+                raise CompileError(f"{what} cannot be started: {error}") from None
+        answer = _answer(answered)
+        if answer is not None and "error" in answer:
+            raise _told(answer, what)
+        if status != 0 or answer is None:
+            said = last_line(errors.read_text("utf-8", "replace"))
+            raise CompileError(f"{what} {_ended(status)}: {said}" if said else f"{what} {_ended(status)}")
+        return answer
+
+
+def _answer(path: Path) -> dict[str, object] | None:
+    try:
+        loaded: object = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return cast("dict[str, object]", loaded) if isinstance(loaded, dict) else None
+
+
+def _told(answer: Json, what: str) -> HloscopeError:
+    message = str(answer["error"])
+    line = answer.get("line")
+    path = answer.get("path")
+    kind = UsageError if answer.get("usage") else CompileError
+    return kind(
+        message if answer.get("usage") else f"{what} failed: {message}",
+        path=str(path) if path is not None else None,
+        line=line if isinstance(line, int) else None,
+    )
+
+
+def _ended(status: int) -> str:
+    if status < 0:
+        import signal
+
+        try:
+            return f"was ended by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"was ended by signal {-status}"
+    return f"ended with status {status}"
+
+
+def last_line(text: str) -> str:
+    """The line of a child's stderr that says what went wrong: a fatal check, else an exception, else the last line."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    for line in reversed(lines):
+        if (match := _FATAL.match(line)) is not None:
+            return match[1].strip()
+    telling = [line for line in lines if not line.startswith(_NOISE) and not line.startswith((" ", "\t"))]
+    for line in reversed(telling):
+        if (match := _EXCEPTION.match(line)) is not None:
+            return line
+    telling = [line for line in telling if not _LOG.match(line)]
+    return telling[-1] if telling else ""
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a child that compiles by itself: the user's, without flags that were meant for a program."""
+    env = {key: value for key, value in os.environ.items() if key not in _PROGRAM_VARIABLES}
+    env.update(extra or {})
+    return env
+
+
+_PROGRAM_VARIABLES = frozenset({"XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_COMPILATION_CACHE_DIR", "JAX_PLATFORMS"})

@@ -1,0 +1,185 @@
+"""Compiles a program with the installed XLA in a child process and leaves its dump in a folder.
+
+HLO text and StableHLO are compiled as they are; ``FILE.py:FUNCTION`` is traced by jax in the child. A compiler that
+aborts or hangs is a ``CompileError`` with the last thing that it said.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hloscope.core.dumps.filenames import CAPTURE_FILE
+from hloscope.core.errors import UsageError
+from hloscope.core.xla.child import clean_environment, run_child
+from hloscope.core.xla.flags import dump_flags, joined_flags
+from hloscope.core.xla.h100_config import H100_SXM
+from hloscope.core.xla.notes import write_capture_note
+from hloscope.core.xla.targets import Target, require
+
+COMPILE_SECONDS = 1800.0
+"""Longest compile by default, in seconds."""
+_PARTITIONS = re.compile(r"\b(?:mhlo\.)?num_partitions\s*=\s*([0-9]+)")
+_REPLICAS = re.compile(r"\b(?:mhlo\.num_replicas|replica_count)\s*=\s*([0-9]+)")
+_HEADER_BYTES = 1 << 20
+_SPEC = re.compile(r"^(?P<path>.+\.py):(?P<function>[A-Za-z_][A-Za-z0-9_.]*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class CompileResult:
+    """A finished compile."""
+
+    dump_to: str
+    """The folder with its dump."""
+    target: str
+    seconds: float
+    """Time of the compile alone."""
+    jaxlib: str
+    module: str
+    """Name of the module, empty where the child does not know it."""
+
+
+def compile_hlo_text(
+    text: str,
+    *,
+    dump_to: str | os.PathLike[str],
+    target: str = "cpu",
+    flags: Sequence[str] = (),
+    pass_re: str = ".*",
+    proto: bool = True,
+    timeout: float = COMPILE_SECONDS,
+) -> CompileResult:
+    """Compiles HLO text. Raises ``CompileError``, or ``UnsupportedError`` where the target's wheels are missing."""
+    return _compile_text("hlo", text.encode("utf-8"), dump_to, target, flags, pass_re, proto, timeout)
+
+
+def compile_stablehlo(
+    program: str | bytes,
+    *,
+    dump_to: str | os.PathLike[str],
+    target: str = "cpu",
+    flags: Sequence[str] = (),
+    pass_re: str = ".*",
+    proto: bool = True,
+    timeout: float = COMPILE_SECONDS,
+) -> CompileResult:
+    """Compiles StableHLO, as text or as MLIR bytecode. Raises as ``compile_hlo_text`` does."""
+    data = program.encode("utf-8") if isinstance(program, str) else program
+    return _compile_text("stablehlo", data, dump_to, target, flags, pass_re, proto, timeout)
+
+
+def compile_function(
+    spec: str,
+    *,
+    dump_to: str | os.PathLike[str],
+    target: str = "cpu",
+    args: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    pass_re: str = ".*",
+    proto: bool = True,
+    timeout: float = COMPILE_SECONDS,
+) -> CompileResult:
+    """Compiles a function of a Python file, named ``FILE.py:FUNCTION``.
+
+    Shapes come from ``args`` (``f32[8,128]``) in order, else from the parameters' defaults. Raises ``UsageError`` where
+    the file, the function or a shape is missing, else as ``compile_hlo_text`` does.
+    """
+    path, function = split_spec(spec)
+    request: dict[str, object] = {
+        "kind": "function", "path": os.path.abspath(path), "function": function, "args": list(args),
+    }  # fmt: skip
+    return _run(request, require(target), dump_to, 1, flags, pass_re, proto, timeout, what=f"compiling {function}")
+
+
+def split_spec(spec: str) -> tuple[str, str]:
+    """(file, function) of ``FILE.py:FUNCTION``. Raises ``UsageError`` for another form or a file that is missing."""
+    match = _SPEC.match(spec)
+    if match is None:
+        raise UsageError(f"{spec!r} is not of the form FILE.py:FUNCTION")
+    if not os.path.isfile(match["path"]):
+        raise UsageError("no such file", path=match["path"])
+    return match["path"], match["function"]
+
+
+def is_function_spec(spec: str) -> bool:
+    """Whether an argument has the form ``FILE.py:FUNCTION``."""
+    return _SPEC.match(spec) is not None
+
+
+def _compile_text(
+    kind: str,
+    data: bytes,
+    dump_to: str | os.PathLike[str],
+    target: str,
+    flags: Sequence[str],
+    pass_re: str,
+    proto: bool,
+    timeout: float,
+) -> CompileResult:
+    chosen = require(target)
+    head = data[:_HEADER_BYTES].decode("utf-8", "replace")
+    if kind == "hlo":
+        head = head.partition("\n")[0]
+    partitions, replicas = _first(_PARTITIONS, head), _first(_REPLICAS, head)
+    with TemporaryDirectory(prefix="hloscope-") as folder:
+        path = Path(folder, "program.txt")
+        path.write_bytes(data)
+        request: dict[str, object] = {
+            "kind": kind, "path": str(path), "partitions": partitions, "replicas": replicas, "shardy": "sdy." in head,
+        }  # fmt: skip
+        return _run(
+            request, chosen, dump_to, partitions * replicas, flags, pass_re, proto, timeout, what="compiling the module"
+        )
+
+
+def _first(pattern: re.Pattern[str], text: str) -> int:
+    match = pattern.search(text)
+    return max(1, int(match[1])) if match is not None else 1
+
+
+def _run(
+    request: dict[str, object],
+    target: Target,
+    dump_to: str | os.PathLike[str],
+    devices: int,
+    flags: Sequence[str],
+    pass_re: str,
+    proto: bool,
+    timeout: float,
+    *,
+    what: str,
+) -> CompileResult:
+    folder = os.path.abspath(dump_to)
+    os.makedirs(folder, exist_ok=True)
+    ours = [*dump_flags(folder, pass_re=pass_re, proto=proto), *target.flags]
+    if target.name == "cpu" and devices > 1:
+        ours.append(f"--xla_force_host_platform_device_count={devices}")
+    if target.backend == "gpu":
+        ours.append("--xla_dump_module_metadata")
+        request |= {"config": H100_SXM, "devices": devices}
+    env = clean_environment(target.variables)
+    env["JAX_PLATFORMS"] = "cpu"
+    env["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+    env["XLA_FLAGS"] = joined_flags(None, [*ours, *flags])
+    request["target"] = target.name
+    answer = run_child("child_compile.py", request, env=env, timeout=timeout, what=what)
+    seconds = answer.get("seconds")
+    result = CompileResult(
+        dump_to=folder,
+        target=target.name,
+        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        jaxlib=str(answer.get("jaxlib", "")),
+        module=str(answer.get("module", "")),
+    )
+    write_capture_note(
+        os.path.join(folder, CAPTURE_FILE),
+        jaxlib=result.jaxlib,
+        target=target.name,
+        command=what,
+        flags=env["XLA_FLAGS"],
+    )
+    return result

@@ -1,0 +1,109 @@
+"""What the installed wheels can compile for: the CPU of this machine, and an H100 and a TPU v5e without having one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from types import MappingProxyType
+
+from hloscope.core.errors import UnsupportedError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One device that can be compiled for."""
+
+    name: str
+    """What ``--target`` takes."""
+    description: str
+    backend: str
+    """``cpu``, ``gpu`` or ``tpu``."""
+    modules: tuple[str, ...]
+    """Python modules that must be installed beside jax."""
+    wheels: str
+    """What ``pip install`` adds; ``{jax}`` is the installed jax version. Empty where nothing is needed."""
+    flags: tuple[str, ...] = ()
+    """Flags for ``XLA_FLAGS``."""
+    variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Environment of the child."""
+
+
+TARGETS: Mapping[str, Target] = MappingProxyType(
+    {
+        "cpu": Target("cpu", "the CPU of this machine", "cpu", ("jaxlib",), "jax"),
+        "h100": Target(
+            "h100",
+            "one NVIDIA H100 SXM, compiled without a device",
+            "gpu",
+            ("jax_cuda12_plugin", "jax_plugins.xla_cuda12"),
+            '"jax-cuda12-plugin=={jax}" "jax-cuda12-pjrt=={jax}" nvidia-cuda-nvcc-cu12',
+            flags=("--xla_gpu_autotune_level=0",),
+        ),
+        "v5e": Target(
+            "v5e",
+            "a TPU v5e 2x2, compiled without a device",
+            "tpu",
+            ("libtpu",),
+            '"jax[tpu]=={jax}"',
+            variables=MappingProxyType(
+                {
+                    "TPU_SKIP_MDS_QUERY": "1",
+                    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+                    "TPU_WORKER_HOSTNAMES": "localhost",
+                    "TPU_WORKER_ID": "0",
+                }
+            ),
+        ),
+    }
+)
+"""The devices by the name that ``--target`` takes."""
+
+
+def jax_version() -> str | None:
+    """The installed jax, None where there is none."""
+    return package_version("jax")
+
+
+def package_version(name: str) -> str | None:
+    """The installed version of a package, None where it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def find_target(name: str) -> Target:
+    """The target of that name. Raises ``UsageError`` for an unknown one."""
+    target = TARGETS.get(name)
+    if target is None:
+        raise UsageError(f"no target {name!r}", hint=f"targets: {', '.join(TARGETS)}")
+    return target
+
+
+def is_available(target: Target) -> bool:
+    """Whether the wheels that a target needs are installed; imports none of them."""
+    return all(_installed(module) for module in target.modules)
+
+
+def install_command(target: Target) -> str:
+    """The one command that adds a target."""
+    return f"pip install {target.wheels.format(jax=jax_version() or '')}"
+
+
+def require(name: str) -> Target:
+    """The target of that name, if it can be compiled for here. Raises ``UsageError`` or ``UnsupportedError``."""
+    target = find_target(name)
+    if not is_available(target):
+        raise UnsupportedError(
+            f"compiling for {name} needs wheels that are not installed", hint=install_command(target)
+        )
+    return target
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False

@@ -163,7 +163,7 @@ def _sql_error(path: str, error: Exception) -> LedgerError:
     text = " ".join(str(error).split())
     if text == "interrupted":
         return LedgerError("SQL: cancelled", path=path)
-    if "not authorized" in text or "prohibited" in text or "readonly" in text:
+    if "not authorized" in text or "authorization denied" in text or "prohibited" in text or "readonly" in text:
         return LedgerError("SQL: only reading statements (SELECT) are allowed", path=path)
     if "one statement at a time" in text:
         return LedgerError("SQL: one statement at a time", path=path)

@@ -297,7 +297,8 @@ class _BlockCache(Generic[_T]):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._size = 0
+        self.size = 0
+        """Bytes held."""
         self._blocks: OrderedDict[int, tuple[int, int, _T]] = OrderedDict()
         self._firsts: list[int] = []
 
@@ -319,12 +320,12 @@ class _BlockCache(Generic[_T]):
         if old is None:
             insort(self._firsts, first)
         else:
-            self._size -= old[1]
+            self.size -= old[1]
         self._blocks[first] = (end, cost, block)
-        self._size += cost
-        while self._size > self._limit and len(self._blocks) > 1:
+        self.size += cost
+        while self.size > self._limit and len(self._blocks) > 1:
             gone, (_, freed, _) = self._blocks.popitem(last=False)
-            self._size -= freed
+            self.size -= freed
             del self._firsts[bisect_left(self._firsts, gone)]
 
 
@@ -335,6 +336,11 @@ class SnapshotReader:
         self._connection = connection
         self._line_cache: _BlockCache[list[str]] = _BlockCache(cache_bytes)
         self._chunk_cache: _BlockCache[list[array[int]]] = _BlockCache(cache_bytes // 4)
+
+    @property
+    def cached_bytes(self) -> int:
+        """Estimated bytes of decoded blocks that are kept."""
+        return self._line_cache.size + self._chunk_cache.size
 
     def __len__(self) -> int:
         """Number of distinct texts."""

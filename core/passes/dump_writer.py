@@ -48,6 +48,7 @@ class DumpWriter:
         self._target = target
         self._force = force
         self._step = 0
+        self._written: list[str] = []
         self._timestamp: int | None = None
         module_re = _pattern("xla_dump_hlo_module_re", flags.xla_dump_hlo_module_re)
         self._pass_re = _pattern("xla_dump_hlo_pass_re", flags.xla_dump_hlo_pass_re)
@@ -72,6 +73,11 @@ class DumpWriter:
                 hint="name another directory, or --force to overwrite",
             )  # fmt: skip
         self._timestamp = time.time_ns() // 1000 if self._flags.xla_dump_include_timestamp else None
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Names of all files written so far, in order."""
+        return tuple(self._written)
 
     # ---------------------------------------------------------------- what is written
     def wants_pass(self, changed: bool) -> bool:
@@ -148,6 +154,7 @@ class DumpWriter:
             raise DumpError("exists already", path=path, hint="--force to overwrite") from error
         except OSError as error:
             raise DumpError(error.strerror or str(error), path=path) from error
+        self._written.append(file)
         return file
 
 

@@ -6,8 +6,8 @@ A pass that has found a rewrite asks once, at the moment when a yes makes it hap
     if step:
         step.done(new)
 
-or, where an exception may come in between, ``with ctx.gate(…) as step: if step: … step.done(new)``. The decision gets an
-*ordinal* (position among all questions of passes of this name in this compile: what fuel counts) and an *identity*
+or, where an exception may come in between, ``with ctx.gate(…) as step: if step: … step.done(new)``. The decision gets
+an *ordinal* (position among all questions of passes of this name in this compile: what fuel counts) and an *identity*
 that stays the same when other decisions are refused: pass, occurrence, rule and the lineage of the instructions.
 Handlers (fuel, the filters of a bisection, breakpoints) are asked in order; the first refusal counts, and it always
 carries its reason.

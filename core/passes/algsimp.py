@@ -1,0 +1,130 @@
+"""``algsimp``: the algebraic simplifier. Its rules are data (`hloscope.core.passes.rules`); this is the engine.
+
+Every computation that is no fusion body is worked off from a list: all instructions in post order first, then whatever
+a rewrite touched (what it made, and the users of the replacement), until nothing is left. Each rewrite costs what it
+touches, so the pass is linear in the module and the rewrites. Source:
+``openxla/xla:xla/hlo/transforms/simplifiers/algebraic_simplifier.cc``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from hloscope.core.hlo.instruction import HloInstruction
+from hloscope.core.passes.gate import Refusal
+from hloscope.core.passes.rules import ALGSIMP_RULES, Builder, Rule, RuleOptions
+
+if TYPE_CHECKING:
+    from hloscope.core.hlo.computation import HloComputation
+    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.passes.context import PassContext
+
+_VISITS = 50
+"""Visits per instruction after which a computation is left as it is: rules that undo each other would never end."""
+
+
+@dataclass(frozen=True)
+class AlgebraicSimplifier:
+    """The pass."""
+
+    name: ClassVar[str] = "algsimp"
+    is_pipeline: ClassVar[bool] = False
+    is_layout_sensitive: bool = False
+    """True after layout assignment: only rules that keep layouts run, and shapes are compared with them."""
+    rules: tuple[Rule, ...] = ALGSIMP_RULES
+    """What it applies; not an option of the command line."""
+
+    def run(self, module: HloModule, ctx: PassContext) -> bool:
+        """Simplify every computation, callees first."""
+        engine = RuleEngine(self.rules, RuleOptions(self.is_layout_sensitive), ctx)
+        changed = False
+        for computation in module.post_order():
+            if not computation.is_fusion:
+                changed |= engine.run_on(computation)
+        return changed
+
+
+class RuleEngine:
+    """Applies rules to computations; also what other passes made of rules use."""
+
+    def __init__(self, rules: tuple[Rule, ...], options: RuleOptions, ctx: PassContext) -> None:
+        self._options = options
+        self._ctx = ctx
+        self._table: dict[str, list[Rule]] = {}
+        for one in rules:
+            if one.layouts == "any" or not options.is_layout_sensitive:
+                for opcode in one.opcodes:
+                    self._table.setdefault(opcode, []).append(one)
+
+    def run_on(self, computation: HloComputation) -> bool:
+        """Rewrite until no rule applies; whether anything changed."""
+        table = self._table
+        work = deque(one for one in computation.post_order() if one.opcode in table)
+        queued = set(work)
+        left = _VISITS * len(computation) + 1000
+        changed = False
+        while work:
+            one = work.popleft()
+            queued.discard(one)
+            if not one.in_computation or (not one.user_count and not one.is_root):
+                continue
+            left -= 1
+            if not left:
+                self._ctx.warnings.append(f"rules on %{computation.name} did not reach a fixed point")
+                break
+            touched = self._visit(one, table[one.opcode])
+            if touched is None:
+                continue
+            changed = True
+            for other in touched:
+                if other.opcode in table and other.in_computation and other not in queued:
+                    queued.add(other)
+                    work.append(other)
+        return changed
+
+    def _visit(self, one: HloInstruction, rules: list[Rule]) -> list[HloInstruction] | None:
+        """Apply the first rule that may be applied; what it touched, or None."""
+        for rule in rules:
+            answer = rule.match(one, self._options)
+            if answer is None or answer is one:
+                continue
+            refusal = answer if isinstance(answer, Refusal) else self._conflict(one, answer)
+            if refusal is not None:
+                self._ctx.refuse(rule.name, one, refusal.code, refusal.detail)
+                continue
+            step = self._ctx.gate(rule.name, one)
+            if not step:
+                continue
+            operands = one.operands
+            if isinstance(answer, HloInstruction):
+                new, made = answer, []
+                detail = f"replaced by %{new.name}"
+            else:
+                builder = Builder(one)
+                new = answer(builder)
+                made = builder.made
+                detail = ""
+            one.parent.replace(one, new)
+            if new in made:
+                made.remove(new)
+                step.done(new, *made, detail=detail)
+            else:
+                step.done(*made, detail=detail)
+            # Operands that stay lost a user, which some rules wait for.
+            return [*(o for o in operands if o.in_computation), *made, new, *new.users]
+        return None
+
+    def _conflict(self, one: HloInstruction, answer: object) -> Refusal | None:
+        """What stands against replacing an instruction, whatever the rule."""
+        if one.control_predecessors or one.control_successors:
+            return Refusal("control_dependencies")
+        if not isinstance(answer, HloInstruction):
+            return None
+        if not self._options.same_shape(one.shape, answer.shape):
+            return Refusal("shape", f"{one.shape} against {answer.shape}")
+        sharding, other = one.raw_attrs.get("sharding"), answer.raw_attrs.get("sharding")
+        if sharding is not None and sharding != other:
+            return Refusal("sharding_conflict", f"{sharding} against {other}")
+        return None

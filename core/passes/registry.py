@@ -1,0 +1,196 @@
+"""Which passes there are: XLA's name, the class (imported when used), and one line on it.
+
+A pass is written ``name`` or ``name{option=value,…}``; options are the fields of its dataclass, and `pass_text` writes
+what `Registry.make` reads. A plugin is a Python file with a function ``register(registry)`` that calls
+`Registry.add_pass` or `Registry.add_rule`; it runs because the user named it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
+
+from hloscope.core.errors import HloscopeError, UsageError
+from hloscope.core.passes.spelling import unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from hloscope.core.passes.interface import HloPass
+    from hloscope.core.passes.rules.base import Rule
+
+PASSES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "algsimp": ("hloscope.core.passes.algsimp:AlgebraicSimplifier", "algebraic simplifier: local rewrite rules"),
+        "call-inliner": ("hloscope.core.passes.call_inliner:CallInliner", "puts called bodies in place of calls"),
+        "constant_folding": (
+            "hloscope.core.passes.constant_folding:HloConstantFolding", "evaluates instructions of constants",
+        ),
+        "cse": ("hloscope.core.passes.cse:HloCse", "merges instructions that compute the same value"),
+        "dce": ("hloscope.core.passes.dce:HloDce", "removes what nobody uses"),
+        "flatten-call-graph": (
+            "hloscope.core.passes.flatten_call_graph:FlattenCallGraph", "gives every call its own computation",
+        ),
+        "hlo-verifier": ("hloscope.core.passes.invariants:HloVerifier", "checks the invariants of the module"),
+        "tuple-simplifier": (
+            "hloscope.core.passes.tuple_simplifier:TupleSimplifier", "takes values past tuples",
+        ),
+    }
+)  # fmt: skip
+"""Pass name -> (``module:Class``, one line)."""
+
+_TEXT = re.compile(r"([^\s{}]+)(?:\{([^{}]*)\})?$")
+_OPTION_TYPES = (bool, int, float, str)
+
+
+class Registry:
+    """The passes of one command: the built-in ones and those of its plugins."""
+
+    def __init__(self) -> None:
+        self._added: dict[str, tuple[Callable[..., HloPass], str]] = {}
+        self._rules: list[Rule] = []
+
+    def names(self) -> tuple[str, ...]:
+        """All pass names, sorted."""
+        return tuple(sorted({*PASSES, *self._added}))
+
+    def describe(self) -> Iterator[tuple[str, str]]:
+        """Name and one line of every pass, sorted by name."""
+        for name in self.names():
+            yield name, self._added[name][1] if name in self._added else PASSES[name][1]
+
+    # ---------------------------------------------------------------- for plugins
+    def add_pass(self, name: str, factory: Callable[..., HloPass], description: str = "") -> None:
+        """Add a pass under a name, or put another in place of a built-in one.
+
+        `factory` is called with the options as keywords; a dataclass will do.
+        """
+        if not _TEXT.match(name) or "," in name:
+            raise UsageError(f"a pass cannot be called {name!r}")
+        self._added[name] = (factory, description)
+
+    def add_rule(self, rule: Rule) -> None:
+        """Add a rewrite rule to ``algsimp``, tried after its own."""
+        self._rules.append(rule)
+
+    def load_plugin(self, path: str) -> None:
+        """Run a plugin file and let it register. Raises UsageError with the file and line of what went wrong."""
+        from runpy import run_path
+
+        try:
+            register = run_path(path).get("register")
+        except Exception as error:
+            raise _plugin_error(path, error) from error
+        if not callable(register):
+            raise UsageError("a plugin needs a function register(registry)", path=path)
+        try:
+            register(self)
+        except HloscopeError as error:
+            error.path = error.path or path
+            raise
+        except Exception as error:
+            raise _plugin_error(path, error) from error
+
+    # ---------------------------------------------------------------- making passes
+    def make(self, text: str) -> HloPass:
+        """The pass that ``name{option=value,…}`` names. Raises UsageError for unknown names, options and values."""
+        found = _TEXT.match(text.strip())
+        if found is None:
+            raise UsageError(f"a pass is written name or name{{option=value}}, got {text!r}")
+        name, options = found[1], found[2] or ""
+        if name not in self._added and name not in PASSES:
+            raise unknown("pass", name, self.names())
+        factory = self._factory(name)
+        keywords = _options(name, factory, options)
+        if name == "algsimp" and self._rules and name not in self._added:
+            from hloscope.core.passes.rules import ALGSIMP_RULES
+
+            keywords["rules"] = (*ALGSIMP_RULES, *self._rules)
+        try:
+            return factory(**keywords)
+        except TypeError as error:
+            raise UsageError(f"pass {name} does not take these options: {error}") from error
+
+    def make_all(self, text: str) -> list[HloPass]:
+        """The passes of ``a,b{option=value},c``. Raises UsageError."""
+        return [self.make(one) for one in split_passes(text)]
+
+    def _factory(self, name: str) -> Callable[..., HloPass]:
+        if name in self._added:
+            return self._added[name][0]
+        module, _, attribute = PASSES[name][0].partition(":")
+        return cast("Callable[..., HloPass]", getattr(import_module(module), attribute))
+
+
+def split_passes(text: str) -> list[str]:
+    """Split at commas outside braces; blanks around names and empty names are dropped."""
+    parts = re.split(r",(?![^{]*\})", text)
+    return [part.strip() for part in parts if part.strip()]
+
+
+def pass_text(one: HloPass) -> str:
+    """How a pass is written: its name, and the options that differ from their defaults."""
+    if not dataclasses.is_dataclass(one) or isinstance(one, type):
+        return one.name
+    given = [
+        f"{option.name}={_format(getattr(one, option.name))}"
+        for option in dataclasses.fields(one)
+        if isinstance(option.default, _OPTION_TYPES) and getattr(one, option.name) != option.default
+    ]
+    return one.name + ("{" + ",".join(given) + "}" if given else "")
+
+
+def _format(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _options(name: str, factory: Callable[..., HloPass], text: str) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    if dataclasses.is_dataclass(factory):
+        known = {one.name: one.default for one in dataclasses.fields(factory) if isinstance(one.default, _OPTION_TYPES)}
+    given: dict[str, Any] = {}
+    for item in _items(text):
+        key, equals, value = item.partition("=")
+        key, value = key.strip(), value.strip()
+        if not equals:
+            raise UsageError(f"an option of pass {name} is written option=value, got {item!r}")
+        if key not in known:
+            if not known:
+                raise UsageError(f"pass {name} has no options, got {key!r}")
+            raise unknown(f"option of pass {name}", key, known)
+        given[key] = _read(name, key, known[key], value)
+    return given
+
+
+def _items(text: str) -> Iterable[str]:
+    return (part for part in text.split(",") if part.strip())
+
+
+def _read(name: str, key: str, default: object, text: str) -> object:
+    if isinstance(default, bool):
+        if text in ("true", "false"):
+            return text == "true"
+        raise UsageError(f"option {key} of pass {name} is true or false, got {text!r}")
+    if isinstance(default, int | float):
+        try:
+            return type(default)(text)
+        except ValueError:
+            raise UsageError(f"option {key} of pass {name} is a number, got {text!r}") from None
+    return text
+
+
+def _plugin_error(path: str, error: Exception) -> UsageError:
+    """One line for whatever a plugin's code raised, with the innermost line of the plugin itself."""
+    import traceback
+
+    if isinstance(error, OSError) and error.filename == path:
+        return UsageError(f"the plugin cannot be read: {error.strerror}", path=path)
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == path:
+            line = frame.lineno
+    what = " ".join(str(error).split())
+    return UsageError(f"the plugin failed: {type(error).__name__}: {what}", path=path, line=line)

@@ -49,12 +49,14 @@ def import_dump(
     module: str | None = None,
     force: bool = False,
     kind: str = "dump",
+    source: str | None = None,
     proto_reader: ProtoReader | None = None,
     progress: Progress | None = None,
 ) -> ImportReport:
     """Reads a dump directory or archive into a new ledger.
 
-    ``module`` picks modules as ``--module`` does; ``kind`` is ``dump`` or ``capture``. Raises ``DumpError`` for a path
+    ``module`` picks modules as ``--module`` does; ``kind`` is ``dump`` or ``capture``; ``source`` is what the ledger
+    says it was made from (by default the path). Raises ``DumpError`` for a path
     that holds no dump, ``UsageError`` where no module matches, ``LedgerError`` where the ledger exists (without
     ``force``) or cannot be written. ``KeyboardInterrupt`` passes through after the ledger was closed as incomplete.
     """
@@ -67,7 +69,7 @@ def import_dump(
             xla_build=facts.xla_build,
             target=facts.target,
             flags=flag_text(facts.flags),
-            source=dump.path,
+            source=source if source is not None else dump.path,
         )
         writer = LedgerWriter(ledger_path, run, force=force)
         try:

@@ -1,13 +1,14 @@
 """Captures every compile of a program: runs it with dumps switched on and reads what it wrote into one ledger.
 
-The program keeps its own ``XLA_FLAGS``, its stdin, stdout and stderr, and its exit code. XLA's log of pass times goes to
-its stderr; those lines are kept for the import and not shown.
+The program keeps its own ``XLA_FLAGS``, its stdin, stdout and stderr, and its exit code. XLA's log of pass times goes
+to its stderr; those lines are kept for the import and not shown.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from hloscope.core.dumps.directory import open_dump
 from hloscope.core.dumps.filenames import CAPTURE_FILE, PASS_LOG_FILE
 from hloscope.core.dumps.importer import ImportReport, Progress, import_dump
 from hloscope.core.dumps.passlog import is_log_line
-from hloscope.core.errors import DumpError, UsageError
+from hloscope.core.errors import DumpError, LedgerError, UsageError
 from hloscope.core.xla.compile import CompileResult, compile_function, compile_stablehlo
 from hloscope.core.xla.flags import capture_environment, dump_flags, supported_flags, user_dump_folder
 from hloscope.core.xla.notes import write_capture_note
@@ -33,7 +34,6 @@ from hloscope.core.xla.targets import package_version
 
 _LOG_START = re.compile(rb"^[VIWEF][0-9]{4} ")
 _INFO_LINE = re.compile(rb"^[IV][0-9]{4} [0-9:.]+\s+[0-9]+ [\w./-]+:[0-9]+\] ")
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,12 @@ def capture_command(
     """Runs a command with dumps on and imports every module that it compiled, also where it died half-way.
 
     The dump goes to a temporary folder, or to ``keep_dump``, which must be new or empty. ``stderr`` takes the program's
-    standard error (by default this process's). Raises ``UsageError`` where the command cannot be started or the folder is
-    not empty, ``LedgerError`` where the ledger exists (without ``force``), before the program runs.
+    standard error (by default this process's). Raises ``UsageError`` where the command cannot be started or the folder
+    is not empty, ``LedgerError`` where the ledger exists (without ``force``), before the program runs.
     """
     if not argv:
         raise UsageError("no command to run", hint="hloscope capture -o RUN.ledger -- python train.py")
     if os.path.exists(ledger_path) and not force:
-        from hloscope.core.errors import LedgerError
-
         raise LedgerError("exists already", path=os.fspath(ledger_path), hint="--force overwrites it")
     program = shutil.which(argv[0])
     if program is None:
@@ -88,12 +86,12 @@ def capture_command(
         exit_code = _run(list(argv), env, log_path, stderr or sys.stderr.buffer)
         write_capture_note(
             os.path.join(folder, CAPTURE_FILE),
-            command=" ".join(argv),
+            command=shlex.join(argv),
             jaxlib=package_version("jaxlib") if python == sys.executable or _same_environment(python) else None,
             flags=env["XLA_FLAGS"],
             exit_code=str(exit_code),
         )
-        report = _import(folder, ledger_path, force, progress)
+        report = _import(folder, ledger_path, force, progress, shlex.join(argv))
         if report is None:
             notes.append("the program compiled nothing with XLA")
         kept = folder if keep_dump is not None else None
@@ -122,25 +120,29 @@ def capture_function(
     def run(folder: str) -> CompileResult:
         return compile_function(spec, dump_to=folder, target=target, args=args, flags=flags)
 
-    return _compiled(run, ledger_path, keep_dump, force, progress, module=_module_of(spec))
+    return _compiled(run, ledger_path, keep_dump, force, progress, spec, module=_module_of(spec))
 
 
 def capture_stablehlo(
     program: str | bytes,
     ledger_path: str | os.PathLike[str],
     *,
+    source: str = "",
     target: str = "cpu",
     flags: Sequence[str] = (),
     keep_dump: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> tuple[CompileResult, ImportReport]:
-    """Compiles StableHLO (what ``jax.jit(f).lower(…)`` gives) for a target in a child, and imports the dump."""
+    """Compiles StableHLO (what ``jax.jit(f).lower(…)`` gives) for a target in a child, and imports the dump.
+
+    ``source`` is what the ledger names as its origin.
+    """
 
     def run(folder: str) -> CompileResult:
         return compile_stablehlo(program, dump_to=folder, target=target, flags=flags)
 
-    return _compiled(run, ledger_path, keep_dump, force, progress)
+    return _compiled(run, ledger_path, keep_dump, force, progress, source)
 
 
 def _module_of(spec: str) -> str:
@@ -154,6 +156,7 @@ def _compiled(
     keep_dump: str | os.PathLike[str] | None,
     force: bool,
     progress: Progress | None,
+    source: str,
     module: str | None = None,
 ) -> tuple[CompileResult, ImportReport]:
     folder = _dump_folder(keep_dump)
@@ -196,11 +199,17 @@ def _dump_folder(keep_dump: str | os.PathLike[str] | None) -> str:
 
 
 def _import(
-    folder: str, ledger_path: str | os.PathLike[str], force: bool, progress: Progress | None
+    folder: str, ledger_path: str | os.PathLike[str], force: bool, progress: Progress | None, source: str
 ) -> ImportReport | None:
     try:
         return import_dump(
-            folder, ledger_path, force=force, kind="capture", proto_reader=proto_reader, progress=progress
+            folder,
+            ledger_path,
+            force=force,
+            kind="capture",
+            source=source,
+            proto_reader=proto_reader,
+            progress=progress,
         )
     except DumpError:
         return None

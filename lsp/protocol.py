@@ -7,7 +7,6 @@ carries a Python traceback.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Generator
@@ -143,8 +142,3 @@ class HloProtocol(LanguageServerProtocol):
     def asked_to_shut_down(self) -> bool:
         """The client has sent ``shutdown``."""
         return self._shutdown
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that handles this client's messages."""
-        return asyncio.get_running_loop()

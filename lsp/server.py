@@ -52,7 +52,8 @@ class HloServer(LanguageServer):
         self._parent_gone = parent_gone
         self._finish: Callable[[int], None] | None = None
         self._ended = threading.Event()
-        self.feature(types.INITIALIZE)(self._initialize)
+        # pygls marks what it registers, which a bound method does not allow.
+        self.feature(types.INITIALIZE)(lambda params: self._initialize(params))
         for feature in FEATURES:
             self.feature(feature.method, feature.options)(self._handler(feature))
         for feature in WORKSPACE_FEATURES:

@@ -99,7 +99,7 @@ class LedgerSource:
 
     def data(self, snapshot: int) -> bytes:
         try:
-            return self._reader.snapshots.bytes(snapshot)
+            return self._reader.snapshots.encoded(snapshot)
         except LedgerError as error:
             raise LedgerError(error.message, path=self.source.path) from error
 

@@ -10,7 +10,7 @@ bytes, by content, so that stages that are equal share one. Long answers take ``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import RLock
 from types import TracebackType
@@ -95,6 +95,7 @@ class Run:
         self._diffs: ByteBoundCache[StageDiff] = ByteBoundCache(DIFF_BYTES)
         self._summary: Summary | None = None
         self._why: dict[tuple[str, int | None], WhyFacts] = {}
+        self._on_close: list[Callable[[], object]] = []
 
     # ---------------------------------------------------------------- what it is
     @property
@@ -135,6 +136,12 @@ class Run:
     def close(self) -> None:
         """Gives back files; stages that were not read cannot be read afterwards."""
         self._source.close()
+        while self._on_close:
+            self._on_close.pop()()
+
+    def on_close(self, action: Callable[[], object]) -> None:
+        """Lets the run own something that must go when it is closed, such as a temporary file."""
+        self._on_close.append(action)
 
     # ---------------------------------------------------------------- timeline
     @property

@@ -25,7 +25,9 @@ def summarize(run: Run, *, cancelled: Cancelled | None = None, progress: Progres
     check(cancelled)
     last = run.stage_bytes(-1)
     opcodes = opcode_counts(last)
-    times = [row.ns for row in rows if row.ns is not None]
+    # A pipeline's own row holds the time of its passes: only the passes are added up.
+    pipelines = {row.pipeline for row in rows}
+    times = [row.ns for row in rows if row.ns is not None and row.pass_name not in pipelines]
     return Summary(
         source=run.source,
         stages=len({row.snapshot for row in run.outline}),
@@ -56,7 +58,8 @@ def _notable(rows: list[PassRow]) -> list[Notable]:
         if (delta > 0) == (row is grown) and delta:
             change = f"{row.instructions_before:,} → {row.instructions_after:,}"
             found.append(Notable(f"{word}: {_label(row)}", change, row.index))
-    timed = [row for row in rows if row.ns]
+    pipelines = {row.pipeline for row in rows}
+    timed = [row for row in rows if row.ns and row.pipeline and row.pass_name not in pipelines]
     if timed:
         slowest = max(timed, key=lambda row: row.ns or 0)
         found.append(Notable(f"slowest: {_label(slowest)}", show_ns(slowest.ns), slowest.index))

@@ -1,0 +1,163 @@
+"""``hloscope compile PATH -o RUN.ledger``: compiles a module, with our own passes or with the real XLA, ledger on."""
+
+from __future__ import annotations
+
+import os
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import click
+
+from hloscope.core.cli.opening import module_option, refuse_existing, say_notes
+from hloscope.core.cli.output import emit_object, json_option
+from hloscope.core.cli.progress import progress
+from hloscope.core.errors import UnsupportedError, UsageError
+from hloscope.core.views.inputs import InputKind, classify
+from hloscope.core.views.run import load
+from hloscope.core.views.summary import summary_text
+
+if TYPE_CHECKING:
+    from hloscope.core.xla.targets import Target
+
+
+@click.command("compile", epilog="Example: hloscope compile module.txt --engine xla --target cpu -o run.ledger")
+@click.argument("path")
+@click.option("--engine", type=click.Choice(["core", "xla"]), default="core", show_default=True, help="Who compiles.")
+@click.option("--target", metavar="cpu/h100/v5e/FILE", default="cpu", show_default=True, help="What to compile for.")
+@click.option("-o", "--output", metavar="RUN.ledger", required=True, help="The ledger to write.")
+@click.option("--dump-to", metavar="DIR", help="Leave a dump directory as XLA writes it, too.")
+@click.option("--fuel", metavar="PASS=N", multiple=True, help="core: permit only the first N rewrites of a pass.")
+@click.option("--disable-passes", metavar="F,…", help="Runs to skip: name, name:K, pipeline/name[:K] or @ID.")
+@click.option("--flags", metavar="FLAGS", help="Further flags, as in XLA_FLAGS.")
+@click.option("--plugin", metavar="FILE.py", multiple=True, help="core: a Python file that registers passes or rules.")
+@click.option("--force", is_flag=True, help="Replace files that exist.")
+@module_option
+@json_option
+def command(
+    path: str,
+    engine: str,
+    target: str,
+    output: str,
+    dump_to: str | None,
+    fuel: tuple[str, ...],
+    disable_passes: str | None,
+    flags: str | None,
+    plugin: tuple[str, ...],
+    force: bool,
+    module: str | None,
+    as_json: bool,
+) -> None:
+    """Compile the module in PATH and record everything that happens.
+
+    PATH is an HLO file; of a dump or a ledger the first stage is taken. --engine core runs our own passes in the order
+    of the target's pipeline; --engine xla runs the installed XLA in a child process (it takes StableHLO, too) and reads
+    its dump. For h100 and v5e no device is needed.
+    """
+    from hloscope.core.xla.targets import find_target
+
+    refuse_existing(output, force)
+    device = find_target(target)
+    if engine == "xla":
+        if fuel or plugin:
+            raise UsageError("--fuel and --plugin go with --engine core")
+        _with_xla(path, module, device, output, dump_to, _xla_flags(flags, disable_passes), force)
+    else:
+        _with_core(path, module, device, output, dump_to, fuel, disable_passes, flags, plugin, force)
+    with load(output) as run:
+        with progress("reading stages") as report:
+            summary = run.summary(progress=report)
+        emit_object(summary, as_json, summary_text(summary), source=run.source)
+
+
+def _xla_flags(flags: str | None, disable: str | None) -> list[str]:
+    import shlex
+
+    found = shlex.split(flags or "")
+    return found if disable is None else [*found, f"--xla_disable_hlo_passes={disable}"]
+
+
+def _first_stage(path: str, module: str | None) -> str:
+    """The program to compile: a file's text, or the first stage of a dump or ledger."""
+    with load(path, module) as run:
+        say_notes(run.notes)
+        return run.stage_text(0)
+
+
+def _with_xla(
+    path: str, module: str | None, target: Target, output: str, dump_to: str | None, flags: list[str], force: bool
+) -> None:
+    from hloscope.core.dumps.importer import import_dump
+    from hloscope.core.xla.compile import compile_hlo_text, compile_stablehlo
+    from hloscope.core.xla.protos import proto_reader
+
+    given = classify(path)
+    if dump_to is not None and os.path.isdir(dump_to) and os.listdir(dump_to):
+        raise UsageError("the folder for the dump is not empty", path=dump_to)
+    with TemporaryDirectory(prefix="hloscope-dump-") as scratch:
+        folder = dump_to if dump_to is not None else scratch
+        if given.kind is InputKind.STABLEHLO:
+            program = given.data if given.data is not None else _bytes(path)
+            compile_stablehlo(program, dump_to=folder, target=target.name, flags=flags)
+        else:
+            compile_hlo_text(_first_stage(path, module), dump_to=folder, target=target.name, flags=flags)
+        with progress("importing stages") as report:
+            result = import_dump(
+                folder, output, force=force, kind="capture", proto_reader=proto_reader, progress=report
+            )
+    say_notes(result.notes)
+
+
+def _bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _with_core(
+    path: str,
+    module: str | None,
+    target: Target,
+    output: str,
+    dump_to: str | None,
+    fuel: tuple[str, ...],
+    disable: str | None,
+    flags: str | None,
+    plugin: tuple[str, ...],
+    force: bool,
+) -> None:
+    from dataclasses import replace
+
+    from hloscope.core.ledger.record import LedgerWriter, RunInfo
+    from hloscope.core.passes.context import PassContext
+    from hloscope.core.passes.dump_writer import DumpWriter
+    from hloscope.core.passes.flags import PassFlags
+    from hloscope.core.passes.fuel import Fuel
+    from hloscope.core.passes.pipelines import PIPELINES, check_names, compile_module, named_pipeline
+    from hloscope.core.passes.registry import Registry
+    from hloscope.core.text import load_module
+    from hloscope.core.version import version
+
+    if target.backend not in PIPELINES:
+        raise UnsupportedError(
+            f"our own compiler has no {target.backend} pipeline yet", hint=f"--engine xla compiles for {target.name}"
+        )
+    registry = Registry()
+    for file in plugin:
+        registry.load_plugin(file)
+    settings = PassFlags(xla_dump_hlo_pass_re=".*" if dump_to is not None else "")
+    if flags is not None:
+        settings = settings.parse(flags)
+    if disable is not None:
+        settings = replace(settings, xla_disable_hlo_passes=(*settings.xla_disable_hlo_passes, *disable.split(",")))
+    pipelines = named_pipeline(target.backend, registry)
+    # Names and text are checked before any file is made.
+    check_names(pipelines, PassContext(fuel=Fuel.parse(fuel), flags=settings), registry)
+    program = load_module(_first_stage(path, module), path=path)
+    dumps = None
+    if dump_to is not None:
+        dumps = DumpWriter(dump_to, settings, program.name, target=target.backend, force=force)
+    info = RunInfo(kind="core", tool_version=version(), target=target.name, flags=flags, source=path)
+    with LedgerWriter(output, info, force=force) as writer:
+        writer.begin_module(program.name)
+        ctx = PassContext(writer, Fuel.parse(fuel), settings, target.name, dumps=dumps)
+        result = compile_module(program, pipelines, ctx, registry)
+    say_notes(result.warnings)

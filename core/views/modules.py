@@ -1,0 +1,162 @@
+"""The modules behind a PATH, told apart: what ``hloscope ls`` shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hloscope.core.views.inputs import InputKind, classify
+from hloscope.core.views.stages import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleListing:
+    """One module; the fields are the columns of ``hloscope ls``."""
+
+    index: int
+    """What ``--module`` takes."""
+    name: str
+    instructions: int | None
+    """Instructions of the first stage; None where no stage can be read as text."""
+    stages: int
+    files: int | None
+    """Files of the dump that belong to it; None outside a dump."""
+    bytes: int
+    """Bytes of those files; outside a dump, of the largest stage's text."""
+    same_as: int | None = None
+    """Index of the first module with the same program."""
+    differs_by: str | None = None
+    """What differs from the compile of the same name before."""
+    differs_from: int | None = None
+    """Index of that compile."""
+    id: int | None = None
+    """XLA's module id."""
+    folder: str = ""
+    target: str | None = None
+    note: str | None = None
+    """What is wrong with the stage that was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The modules of a path."""
+
+    kind: Literal["dump", "ledger", "hlo"]
+    rows: tuple[ModuleListing, ...]
+    notes: list[str]
+    target: str | None = None
+    """The target of all of them, None where they differ or do not say."""
+
+
+def list_path(path: str, *, progress: Progress | None = None) -> Listing:
+    """The modules of a dump, an archive, a ledger or a single file, largest first.
+
+    Reads one stage a module. Raises a HloscopeError of one line for what cannot be opened.
+    """
+    given = classify(path)
+    if given.kind in (InputKind.DIRECTORY, InputKind.ARCHIVE):
+        return _dump(path, progress)
+    if given.kind is InputKind.LEDGER:
+        return _ledger(path)
+    from hloscope.core.views.inputs import read_hlo_text
+    from hloscope.core.views.stages import count_instructions, module_name
+
+    data = read_hlo_text(given).encode("utf-8", "replace")
+    row = ModuleListing(0, module_name(data), count_instructions(data), 1, None, len(data))
+    return Listing("hlo", (row,), [])
+
+
+def _dump(path: str, progress: Progress | None) -> Listing:
+    from hloscope.core.dumps.listing import list_modules
+    from hloscope.core.views.dump_source import open_with_protos
+
+    with open_with_protos(path) as dump:
+        rows = tuple(
+            ModuleListing(
+                index=row.index,
+                name=row.name,
+                instructions=row.instructions,
+                stages=row.stages,
+                files=row.files,
+                bytes=row.bytes,
+                same_as=row.same_as,
+                differs_by=row.differs_by,
+                differs_from=row.differs_from,
+                id=row.id,
+                folder=row.folder,
+                target=row.target,
+                note=row.note,
+            )
+            for row in list_modules(dump, progress=progress)
+        )
+        targets = {row.target for row in rows}
+        return Listing("dump", rows, list(dump.notes), targets.pop() if len(targets) == 1 else None)
+
+
+_LEDGER_MODULES = """
+SELECT m.id, m.name, m.xla_id, r.target,
+ (SELECT p.before FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL ORDER BY p.ordinal LIMIT 1),
+ (SELECT count(*) FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL),
+ (SELECT max(s.size) FROM pass_rows p JOIN snapshot_rows s ON s.id=p.snapshot WHERE p.module=m.id),
+ (SELECT p.snapshot FROM pass_rows p WHERE p.module=m.id AND p.snapshot IS NOT NULL ORDER BY p.ordinal LIMIT 1)
+FROM module_rows m LEFT JOIN run_rows r ON r.id=m.run ORDER BY 7 DESC, m.id
+"""
+
+
+def _ledger(path: str) -> Listing:
+    from hloscope.core.ledger.queries import LedgerReader
+
+    first_of: dict[object, int] = {}
+    rows: list[ModuleListing] = []
+    with LedgerReader(path) as reader:
+        for index, (_, name, xla_id, target, before, stages, size, snapshot) in enumerate(
+            reader.sql(_LEDGER_MODULES).rows
+        ):
+            # Texts are stored once, so equal first texts are one snapshot; a twin with another name is not found here.
+            twin = first_of.setdefault(snapshot, index) if snapshot is not None else index
+            rows.append(
+                ModuleListing(
+                    index=index,
+                    name=str(name),
+                    instructions=_number(before),
+                    stages=_number(stages) or 0,
+                    files=None,
+                    bytes=_number(size) or 0,
+                    same_as=twin if twin != index else None,
+                    id=_number(xla_id),
+                    target=str(target) if target is not None else None,
+                )
+            )
+    targets = {row.target for row in rows}
+    return Listing("ledger", tuple(rows), [], targets.pop() if len(targets) == 1 else None)
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+_CAPTURED = """
+SELECT m.name AS module, r.target AS target,
+ (SELECT count(*) FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL) AS passes,
+ (SELECT count(*) FROM pass_rows p WHERE p.module=m.id AND p.changed) AS changed,
+ (SELECT count(DISTINCT p.snapshot) FROM pass_rows p WHERE p.module=m.id) AS stages,
+ (SELECT p.before FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL ORDER BY p.ordinal LIMIT 1)
+  AS instructions_before,
+ (SELECT p.after FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL ORDER BY p.ordinal DESC LIMIT 1)
+  AS instructions_after,
+ (SELECT sum(p.ns) FROM pass_rows p WHERE p.module=m.id
+  AND p.pass NOT IN (SELECT q.pipeline FROM pass_rows q WHERE q.module=m.id)) AS ns,
+ (SELECT count(*) FROM event_rows e LEFT JOIN pass_rows p ON p.id=e.pass WHERE coalesce(e.module,p.module)=m.id)
+  AS events
+FROM module_rows m LEFT JOIN run_rows r ON r.id=m.run
+ORDER BY (SELECT max(s.size) FROM pass_rows p JOIN snapshot_rows s ON s.id=p.snapshot WHERE p.module=m.id) DESC, m.id
+"""
+
+
+def captured_modules(path: str) -> list[dict[str, object]]:
+    """One summary a module of a ledger, largest first: passes, changed, stages, instructions, nanoseconds, events."""
+    from hloscope.core.ledger.queries import LedgerReader
+
+    with LedgerReader(path) as reader:
+        found = reader.sql(_CAPTURED)
+    return [{"index": index, **dict(zip(found.columns, row, strict=True))} for index, row in enumerate(found.rows)]

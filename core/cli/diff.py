@@ -13,6 +13,7 @@ from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.errors import UsageError
 from hloscope.core.views.data import InstructionChange, Source, StageDiff
 from hloscope.core.views.run import Run, diff_runs, label, load
+from hloscope.core.views.why import without_metadata
 
 Line = tuple[str, str]
 """Text and colour (empty for none)."""
@@ -152,18 +153,24 @@ def _body(found: StageDiff) -> Iterator[Line]:
 
 def _change(mark: str, change: InstructionChange) -> Iterator[Line]:
     colour = _COLOURS[mark]
+    before, after = _bare(change.before, change), _bare(change.after, change)
     if mark == "+":
-        yield f"  + {change.after}", colour
+        yield f"  + {after}", colour
     elif mark == "-":
-        yield f"  - {change.before}", colour
-    elif mark == ">":
-        what = [part for part in change.what if part != "name"]
-        also = f" (also {', '.join(what)})" if what else ""
-        yield f"  > {change.old_name} → {change.name}{also}", colour
-        if what:
-            yield f"      - {change.before}", _COLOURS["-"]
-            yield f"      + {change.after}", _COLOURS["+"]
+        yield f"  - {before}", colour
     else:
-        yield f"  ~ {change.name}: {', '.join(change.what)}", colour
-        yield f"      - {change.before}", _COLOURS["-"]
-        yield f"      + {change.after}", _COLOURS["+"]
+        what = ", ".join(part for part in change.what if part != "name")
+        if mark == ">":
+            yield f"  > {change.old_name} → {change.name}" + (f" (also {what})" if what else ""), colour
+        else:
+            yield f"  ~ {change.name}: {what}", colour
+        if what:
+            yield f"      - {before}", _COLOURS["-"]
+            yield f"      + {after}", _COLOURS["+"]
+
+
+def _bare(line: str | None, change: InstructionChange) -> str:
+    """The line for a person: metadata is shown only where it differs."""
+    if line is None:
+        return ""
+    return line if "metadata" in change.what else without_metadata(line)

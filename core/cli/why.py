@@ -9,10 +9,13 @@ from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.cli.progress import progress
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.views.data import EventRow, HistoryStep, WhyFacts
+from hloscope.core.views.why import part_changes
 
 _SHOWN_NAMES = 8
 _SHOWN_FRAMES = 6
 _SHOWN_EVENTS = 20
+_LONGEST = 400
+"""Characters of a value that are shown to a person."""
 
 
 @click.command("why", epilog="Example: hloscope why dump/ fusion.3")
@@ -131,7 +134,14 @@ def _history(step: HistoryStep) -> list[str]:
     if step.what == "removed":
         by = f", its users now read {_names(step.replaced_by)}" if step.replaced_by else ""
         return [f"{where}: removed{by}"]
-    return [f"{where}: modified ({', '.join(step.parts)})", f"    - {step.before}", f"    + {step.after}"]
+    lines = [f"{where}: modified ({', '.join(step.parts)})"]
+    for part, before, after in part_changes(step.before or "", step.after or ""):
+        lines += [f"    {part}", f"      - {_cut(before) or '(none)'}", f"      + {_cut(after) or '(none)'}"]
+    return lines
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 30]}… ({len(text):,} characters)"
 
 
 def _names(names: tuple[str, ...]) -> str:

@@ -59,6 +59,12 @@ def read_line(text: str) -> Line:
     )
 
 
+def without_metadata(text: str) -> str:
+    """An instruction's line without its metadata, which is mostly noise to the eye."""
+    found = scan_instruction(text, 0)
+    return _without_metadata(text, found) if found is not None else text
+
+
 def _without_metadata(text: str, found: InstructionText) -> str:
     one = found.attribute("metadata")
     if one is None:
@@ -82,6 +88,25 @@ def differing_parts(before: Line, after: Line) -> tuple[str, ...]:
         if getattr(before, word) != getattr(after, word):
             parts.append(word)
     return tuple(parts)
+
+
+def part_changes(before: str, after: str) -> list[tuple[str, str, str]]:
+    """(part, before, after) of everything that differs between two lines; attributes one by one."""
+    first, last = read_line(before), read_line(after)
+    found: list[tuple[str, str, str]] = []
+    for part in differing_parts(first, last):
+        if part == "attributes":
+            was, now = dict(first.attributes), dict(last.attributes)
+            keys = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+            found += [(key, was.get(key, ""), now.get(key, "")) for key in keys]
+        elif part == "operands":
+            found.append((part, ", ".join(first.operands), ", ".join(last.operands)))
+        elif part == "root":
+            found.append((part, "yes" if first.root else "no", "yes" if last.root else "no"))
+        else:
+            word = "shape" if part == "layout" else part
+            found.append((part, str(getattr(first, word)), str(getattr(last, word))))
+    return found
 
 
 def _bare_shape(text: str) -> str:
@@ -287,7 +312,7 @@ def _parts(before: Place, after: Place) -> tuple[str, ...]:
 
 
 def _metadata_free(place: Place | None) -> str | None:
-    return read_line(place.text).text if place is not None else None
+    return without_metadata(place.text) if place is not None else None
 
 
 def _shape(line: Line) -> Shape | None:

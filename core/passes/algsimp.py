@@ -90,22 +90,23 @@ class RuleEngine:
             answer = rule.match(one, self._options)
             if answer is None or answer is one:
                 continue
-            refusal = answer if isinstance(answer, Refusal) else self._conflict(one, answer)
-            if refusal is not None:
-                self._ctx.refuse(rule.name, one, refusal.code, refusal.detail)
+            if isinstance(answer, Refusal):
+                self._ctx.refuse(rule.name, one, answer.code, answer.detail)
+                continue
+            conflict = self._conflict(one, answer if isinstance(answer, HloInstruction) else None)
+            if conflict is not None:
+                self._ctx.refuse(rule.name, one, conflict.code, conflict.detail)
                 continue
             step = self._ctx.gate(rule.name, one)
             if not step:
                 continue
             operands = one.operands
+            made: list[HloInstruction] = []
             if isinstance(answer, HloInstruction):
-                new, made = answer, []
-                detail = f"replaced by %{new.name}"
+                new, detail = answer, f"replaced by %{answer.name}"
             else:
                 builder = Builder(one)
-                new = answer(builder)
-                made = builder.made
-                detail = ""
+                new, made, detail = answer(builder), builder.made, ""
             one.parent.replace(one, new)
             if new in made:
                 made.remove(new)
@@ -116,15 +117,15 @@ class RuleEngine:
             return [*(o for o in operands if o.in_computation), *made, new, *new.users]
         return None
 
-    def _conflict(self, one: HloInstruction, answer: object) -> Refusal | None:
-        """What stands against replacing an instruction, whatever the rule."""
+    def _conflict(self, one: HloInstruction, other: HloInstruction | None) -> Refusal | None:
+        """What stands against putting an existing instruction (None: a new one) in place of another."""
         if one.control_predecessors or one.control_successors:
             return Refusal("control_dependencies")
-        if not isinstance(answer, HloInstruction):
+        if other is None:
             return None
-        if not self._options.same_shape(one.shape, answer.shape):
-            return Refusal("shape", f"{one.shape} against {answer.shape}")
-        sharding, other = one.raw_attrs.get("sharding"), answer.raw_attrs.get("sharding")
-        if sharding is not None and sharding != other:
-            return Refusal("sharding_conflict", f"{sharding} against {other}")
+        if not self._options.same_shape(one.shape, other.shape):
+            return Refusal("shape", f"{one.shape} against {other.shape}")
+        sharding, given = one.raw_attrs.get("sharding"), other.raw_attrs.get("sharding")
+        if sharding is not None and sharding != given:
+            return Refusal("sharding_conflict", f"{sharding} against {given}")
         return None

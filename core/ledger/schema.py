@@ -67,7 +67,10 @@ TABLES: tuple[str, ...] = (
     "CREATE TABLE chunk_blocks(first INTEGER PRIMARY KEY,count INT,data BLOB)",
 )
 
-INDEXES: tuple[str, ...] = ("CREATE INDEX IF NOT EXISTS event_by_pass ON event_rows(pass)",)
+INDEXES: tuple[str, ...] = (
+    "CREATE INDEX IF NOT EXISTS event_by_pass ON event_rows(pass)",
+    "CREATE INDEX IF NOT EXISTS pass_by_module ON pass_rows(module)",
+)
 """Made when a ledger is closed: keeping them up to date would double the price of an event."""
 
 FILE_MARK = "\x01"
@@ -165,9 +168,9 @@ VIEWS: tuple[View, ...] = (
             _c("xla_id", "m.xla_id", "the compiler's own number for it"),
             _c("file_prefix", "m.file_prefix", "what its dump files start with"),
             _c("info", "m.info", "further facts, a JSON object"),
-            _c("passes", "(SELECT count(*) FROM pass_rows WHERE module=m.id)", "rows of its pass timeline"),
+            _c("passes", "count(p.id)", "rows of its pass timeline"),
         ),
-        "FROM module_rows m",
+        "FROM module_rows m LEFT JOIN pass_rows p ON p.module=m.id GROUP BY m.id",
     ),
     View(
         "passes",

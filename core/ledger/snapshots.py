@@ -177,19 +177,26 @@ class SnapshotWriter:
         if fresh:
             added = list(islice(reversed(self._lines), fresh))
             added.reverse()
-            for key in added:
-                self._append_line(key if isinstance(key, str) else long[key])
+            self._append_lines([key if isinstance(key, str) else long[key] for key in added])
         return ids
 
-    def _append_line(self, line: str) -> None:
-        number = self._line_total
-        self._line_total += 1
-        self._ends_chunk.append((number * 2_654_435_761 >> 15) & _CHUNK_MASK == 0)
-        self._open_lines.append(line)
-        self._open_bytes += len(line) + 1
-        self._remembered += min(len(line), 64) + 120
-        if self._open_bytes >= _BLOCK_BYTES:
-            self._seal_lines()
+    def _append_lines(self, lines: list[str]) -> None:
+        first = self._line_total
+        numbers = range(first, first + len(lines))
+        self._ends_chunk.extend((number * 2_654_435_761 >> 15) & _CHUNK_MASK == 0 for number in numbers)
+        start = 0
+        size = self._open_bytes
+        for end, length in enumerate(map(len, lines), 1):
+            size += length + 1
+            if size >= _BLOCK_BYTES:
+                self._open_lines += lines[start:end]
+                self._line_total = first + end
+                self._seal_lines()
+                start, size = end, 0
+        self._open_lines += lines[start:]
+        self._open_bytes = size
+        self._line_total = first + len(lines)
+        self._remembered += sum(map(len, lines)) + 120 * len(lines)
 
     def _chunk_numbers(self, ids: array[int]) -> Iterator[int]:
         start = 0

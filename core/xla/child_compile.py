@@ -50,6 +50,8 @@ def main() -> None:
 def compile_request(request: dict[str, Any]) -> dict[str, object]:
     import jax
 
+    # The compiler records the Python stack of every instruction: it starts in the user's file.
+    importlib.import_module("jax._src.source_info_util").register_exclusion(__file__)
     if request.get("x64"):
         jax.config.update("jax_enable_x64", True)
     devices = target_devices(request)
@@ -107,7 +109,7 @@ def without_field(config: str, field: str) -> str:
 def compile_text(request: dict[str, Any], devices: list[Any]) -> str:
     """Compiles HLO text or StableHLO as it is. Source: ``jaxlib/_jax.pyi``, ``jaxlib/_hlo.pyi``."""
     jax_mlir = importlib.import_module("jax._src.interpreters.mlir")
-    xla_client = importlib.import_module("jax._src.lib.xla_client")
+    xla_client = importlib.import_module("jax._src.lib").xla_client
     jaxlib_mlir = importlib.import_module("jaxlib._jax").mlir
     with open(request["path"], "rb") as file:
         data = file.read()

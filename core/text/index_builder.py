@@ -21,6 +21,7 @@ from hloscope.core.text.instruction_text import (
     FIXED_CHARACTERS,
     HEADER_PARTS,
     INLINE_BODY,
+    INLINE_HINT,
     MAX_ROW,
     OPERAND_SHAPE,
     ROW,
@@ -196,7 +197,7 @@ class _Builder:
         lead, names, shapes, opcodes, operands, attributes, closes, headers, blanks = zip(*rows, strict=True)
         callers = [k for k, word in enumerate(opcodes) if word not in _CALLS_NOTHING and word]
         for k in callers:
-            if "={" in attributes[k] and INLINE_BODY.search(attributes[k]):
+            if INLINE_HINT.search(attributes[k]) and INLINE_BODY.search(attributes[k]):
                 return self._take(rows[:k], pos)[0] if k else pos, True
         n = len(rows)
         lengths = [np.fromiter(map(len, column), np.int64, n) for column in (lead, names, shapes, opcodes, operands)]

@@ -1,8 +1,8 @@
 """One instruction's text cut into its parts with their spans, whatever shape the text is in.
 
-Two ways in, one grammar: `ROW`, a compiled pattern that takes the forms XLA prints at C speed (every repeat is atomic, so
-that a failing match costs one walk over the text), and `scan_instruction`, which reads by hand what the pattern does not:
-values over several lines, unclosed brackets, half-typed lines. Nothing here raises on any text.
+Two ways in, one grammar: `ROW`, a compiled pattern that takes the forms XLA prints at C speed (every repeat is atomic,
+so that a failing match costs one walk over the text), and `scan_instruction`, which reads by hand what the pattern does
+not: values over several lines, unclosed brackets, half-typed lines. Nothing here raises on any text.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _STRING = r'"[^"\\\n]*+(?>(?:\\.[^"\\\n]*+)*)"'
 
 def _nested(left: str, right: str, depth: int) -> str:
     """A bracket group on one line that holds groups of its own kind up to `depth` deep; strings are skipped."""
-    plain = rf'[^{left}{right}"\n]++|{_STRING}'
+    plain = rf'[^{left}{right}"\n]*+'
     inner = plain
     for _ in range(depth):
-        inner = rf"{plain}|{left}(?>(?:{inner})*){right}"
-    return rf"{left}(?>(?:{inner})*){right}"
+        inner = rf"{plain}(?>(?:(?:{_STRING}|{left}{inner}{right}){plain})*)"
+    return rf"{left}{inner}{right}"
 
 
 _BRACES = _nested(r"\{", r"\}", 7)
 _PARENS = _nested(r"\(", r"\)", 4)
 _ARRAY_SHAPE = r"[a-z][a-z0-9]*+\[[^\]\n]*+\](?:\{[^{}\n]*+\})?+"
 _SHAPE = rf"(?:{_ARRAY_SHAPE}|b?+{_PARENS})"
-_OPERANDS = rf'(?>(?:[^()"\n]++|{_STRING}|{_PARENS})*)'
+_OPERANDS = rf'[^()"\n]*+(?>(?:(?:{_STRING}|{_PARENS})[^()"\n]*+)*)'
 _VALUE = rf"""(?:[^\s,{{}}"'()\[\]]++|{_STRING}|{_BRACES}|\[[^\[\]\n]*+\](?: (?=\{{))?+|{_PARENS})"""
 _ATTRIBUTES = rf"(?>(?:,\s*+{_WORD}={_VALUE}(?>(?:{_VALUE})*))*)"
 _INSTRUCTION = (
@@ -66,6 +66,8 @@ CALLS = re.compile(rf"{_STRING}|(?<![\w.\-])(?:{'|'.join(CALLED)})=(\{{[^{{}}]*+
 """Strings (group 1 empty) and attributes that name computations (group 1 the value), in an instruction's attributes."""
 INLINE_BODY = re.compile(rf"(?<![\w.\-])(?:{'|'.join(CALLED)})=\s*+\{{\s*+(?:ROOT\s++)?+%?+{_WORD}\s*+=")
 """A called computation written out in place."""
+INLINE_HINT = re.compile(rf"=\{{\s*+(?:ROOT\s++)?+%?+{_WORD}\s++=")
+"""Cheap test for `INLINE_BODY` in the forms that `ROW` takes; true for some other texts too."""
 COMMENT = re.compile(r"/\*.*?\*/", re.S)
 BLANK = re.compile(r"(?>(?:\s++|//[^\n\r]*+|/\*(?:[^*]++|\*(?!/))*+\*/)*)")
 """Blanks and comments."""

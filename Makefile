@@ -50,13 +50,15 @@ setup: $(VENV)/.installed-dev $(LINKS)
 
 run: $(VENV)/.installed
 	@mkdir -p $(RUNS)
-	@$(BIN)/hloscope capture -o $(LEDGER) -- $(BIN)/python examples/train_step.py
+	@$(BIN)/hloscope capture --force -o $(LEDGER) -- $(BIN)/python examples/train_step.py
 	@$(BIN)/hloscope open $(LEDGER)
-	@echo
-	@echo "The ledger is $(LEDGER). Try next:"
-	@echo "  $(BIN)/hloscope passes $(LEDGER) --filter changed --sort -instructions_before"
-	@echo "  $(BIN)/hloscope diff $(LEDGER) --stage 1"
-	@echo "  $(BIN)/hloscope sql $(LEDGER) 'select * from passes limit 10'"
+	@stage=$$($(BIN)/hloscope passes $(LEDGER) --jsonl --filter 'delta<0' --sort delta --limit 1 2>/dev/null \
+	  | sed -n 's/.*"index": \([0-9]*\),.*/\1/p'); \
+	echo; \
+	echo "The ledger is $(LEDGER). Try next:"; \
+	echo "  $(BIN)/hloscope passes $(LEDGER) --filter changed"; \
+	echo "  $(BIN)/hloscope diff $(LEDGER) --stage $${stage:-1}"; \
+	echo "  $(BIN)/hloscope sql $(LEDGER) 'select pass, ns from passes order by ns desc limit 5'"
 
 test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -q

@@ -8,7 +8,7 @@ computations; text alone will not either. Pairs are made from the surest evidenc
 3. instructions that compute the same from paired operands (opcode, shape, attributes), whatever they are called;
 4. instructions of equal name, the opcode equal first;
 5. instructions that stand at the same operand of paired users, with equal opcode and dimensions;
-6. computations called from paired instructions, then computations of equal name.
+6. computations called from paired instructions, then those of equal name, then those whose names have one origin.
 
 Every step goes in text order, so equal inputs give equal pairs. The comparison of two paired instructions is left to
 `hloscope.core.views.diff`: a wrong pair costs clarity, never truth.
@@ -31,7 +31,13 @@ FRAME_ID = re.compile(r"stack_frame_id=(\d+)")
 _METADATA = re.compile(r', metadata=\{(?:[^{}"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"|\{[^{}]*+\})*\}', re.S)
 _LAYOUT = re.compile(r"(?<=\])\{[^{}]*\}")
 _SPACE = re.compile(r"\s+")
+_ORIGIN = re.compile(r"^wide\.|(?:\.clone|\.remat\d*|\.sunk|\.peeled|_spmd|\.\d+)+$")
 _CALL_NAME = re.compile(r"[A-Za-z0-9_.\-]+")
+
+
+def origin(name: str) -> str:
+    """A computation's name without what passes put around it: ``wide.``, ``.clone``, ``_spmd``, numbers."""
+    return _ORIGIN.sub("", name)
 
 
 def plain_shape(text: str) -> str:
@@ -209,16 +215,14 @@ class Matcher:
     def _pair_equal_structure(self) -> None:
         b, a = self.before, self.after
         groups: list[dict[int, list[int]]] = []
-        known: list[dict[int, int]] = []
         for side in (b, a):
-            mine: dict[int, int] = {}
+            signatures: dict[int, int] = {}
             group: dict[int, list[int]] = {}
             for c in side.computations:
                 if side.computation_pair[c.number] < 0:
-                    signature = self._signature(side, c.number, mine)
+                    signature = self._signature(side, c.number, signatures)
                     group.setdefault(signature, []).append(c.number)
             groups.append(group)
-            known.append(mine)
         self._groups = groups
         for signature, mine in groups[1].items():
             theirs = groups[0].get(signature)
@@ -302,13 +306,48 @@ class Matcher:
         return 2 * shared >= max(len(x), len(y))
 
     def _pair_leftovers(self) -> None:
-        """Computations of equal structure that nothing else told apart, in text order."""
+        """Computations that nothing else told apart: of equal structure, in text order; then of one origin by name."""
         b, a = self.before, self.after
         for signature, mine in self._groups[1].items():
             left_b = [k for k in self._groups[0].get(signature, ()) if b.computation_pair[k] < 0]
             left_a = [k for k in mine if a.computation_pair[k] < 0]
             for x, y in zip(left_b, left_a, strict=False):
                 self._pair_computations(x, y)
+        self._drain()
+        origins: dict[str, list[int]] = {}
+        for c in b.computations:
+            if b.computation_pair[c.number] < 0:
+                origins.setdefault(origin(c.name), []).append(c.number)
+        for c in a.computations:
+            if a.computation_pair[c.number] >= 0:
+                continue
+            number = next((k for k in origins.get(origin(c.name), ()) if self._free_and_alike(k, c.number)), -1)
+            if number < 0:
+                continue
+            self._pair_computations(number, c.number)
+            self._drain()
+            self._pair_callers(number, c.number)
+
+    def _free_and_alike(self, number_b: int, number_a: int) -> bool:
+        return self.before.computation_pair[number_b] < 0 and self._alike(number_b, number_a)
+
+    def _pair_callers(self, number_b: int, number_a: int) -> None:
+        """Pair the only callers of two computations, and go through the bodies that hold them once more."""
+        b, a = self.before, self.after
+        theirs, mine = b.index.callers(number_b), a.index.callers(number_a)
+        if len(theirs) != 1 or len(mine) != 1:
+            return
+        j, i = theirs[0], mine[0]
+        holder_b, holder_a = b.index.computation_of(j), a.index.computation_of(i)
+        if (
+            b.pair[j] < 0
+            and a.pair[i] < 0
+            and b.opcodes[j] == a.opcodes[i]
+            and a.computation_pair[holder_a] == holder_b
+        ):
+            b.pair[j], a.pair[i] = i, j
+            self._queue.append((holder_b, holder_a))
+            self._drain()
 
 
 class _Bodies:

@@ -38,6 +38,8 @@ def read(path: str | Path) -> Arrays:
     """Read a file. Raises EvaluationError, with the path, where it is not one of this form."""
     name = str(path)
     try:
+        if Path(path).exists() and not zipfile.is_zipfile(path):
+            raise EvaluationError("expected an .npz archive of arrays in_000, in_001, …", path=name)
         with np.load(path, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise EvaluationError("expected an .npz archive of arrays in_000, in_001, …", path=name)

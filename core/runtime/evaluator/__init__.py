@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.shape import Shape
 
 __all__ = [
+    "bind",
+    "leaves",
     "TOKEN",
     "Array",
     "EvaluationOptions",

@@ -70,7 +70,7 @@ def scan(text: bytes) -> TextFacts:
     """The facts of one stage's text; never fails, a text that is not HLO has no parameters and zero instructions."""
     end = text.find(b"\n")
     head = text[: end if end >= 0 else len(text)].decode("utf-8", "replace")
-    body = _METADATA.sub(b"", content(text[end + 1 :] if end >= 0 else b""))
+    body = b"\n" + _METADATA.sub(b"", content(text[end:] if end >= 0 else b"")).strip()
     attributes = dict(header_attributes(head))
     layout = attributes.pop("entry_computation_layout", "")
     parameters, result = entry_layout(layout)

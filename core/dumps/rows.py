@@ -167,7 +167,8 @@ def _row(
     announced = None
     unannounced = None
     if changed and last is not None:
-        announced = is_announced(last.stage, stage, every_change)
+        told = run is not None and run.changed is True
+        announced = told or is_announced(last.stage, stage, every_change)
         if not announced:
             unannounced = " … ".join(change_range(last.stage, stage))
     return TimelineRow(

@@ -18,7 +18,7 @@ _TOKEN = re.compile(
       | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
       | (?P<number>-?[ ]?(?:0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|inf\w*|nan)[fFuUlL]*)
       | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-      | (?P<extension>\[[A-Za-z0-9_./\- ]+\])
+      | (?P<extension>\[[A-Za-z_][A-Za-z0-9_]*(?:[./-][A-Za-z0-9_-]+)+\])
       | (?P<mark>[{}<>:;,\[\]])""",
     re.VERBOSE,
 )

@@ -1,0 +1,142 @@
+"""Modules told apart: duplicates, and why a module was compiled again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hloscope.core.dumps.directory import open_dump
+from hloscope.core.dumps.facts import broken, content_digest, count_instructions, scan
+from hloscope.core.dumps.listing import ListingRow, list_modules
+
+HloText = Callable[..., str]
+WriteDump = Callable[[dict[str, str | bytes]], Path]
+
+
+def listed(path: Path) -> dict[int, ListingRow]:
+    with open_dump(path) as dump:
+        return {row.id: row for row in list_modules(dump)}
+
+
+def pair(write_dump: WriteDump, first: str, second: str, extra: dict[str, str | bytes] | None = None) -> ListingRow:
+    """The row of the second of two compiles of one name."""
+    rows = listed(
+        write_dump(
+            {
+                "module_0001.jit_f.before_optimizations.txt": first,
+                "module_0002.jit_f.before_optimizations.txt": second,
+                **(extra or {}),
+            }
+        )
+    )
+    assert rows[1].differs_by is None and rows[1].same_as is None
+    assert rows[2].differs_from in (rows[1].index, None)
+    return rows[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"bare": "f32[16]"}, "parameter 0: f32[8] → f32[16]"),
+        ({"bare": "bf16[8]"}, "parameter 0: f32[8] → bf16[8]"),
+        ({"layout": "{0:T(128)}"}, "layout of parameter 0: f32[8]{0} → f32[8]{0:T(128)}"),
+        ({"constant": "3"}, "values of constants"),
+        ({"opcode": "multiply"}, "body (-1 add, +1 multiply)"),
+        ({"attributes": ", num_partitions=8"}, "num_partitions=8 is new"),
+        ({"sharding": ", sharding={replicated}"}, "sharding of parameter 0: none → {replicated}"),
+    ],
+)
+def test_why_it_was_compiled_again(write_dump: WriteDump, hlo: HloText, change: dict[str, str], says: str) -> None:
+    row = pair(write_dump, hlo(), hlo(**change))
+    assert row.same_as is None
+    assert row.differs_by == says
+
+
+def test_equal_programs_are_the_same_whatever_their_names_and_lines(write_dump: WriteDump, hlo: HloText) -> None:
+    rows = listed(
+        write_dump(
+            {
+                "module_0001.jit_f.before_optimizations.txt": hlo(line=1),
+                "module_0002.jit_f.before_optimizations.txt": hlo(line=22222),
+                "module_0003.jit_g.before_optimizations.txt": hlo(name="jit_g"),
+                "module_0004.jit_g.before_optimizations.txt": hlo(name="jit_g", opcode="subtract"),
+            }
+        )
+    )
+    assert [rows[number].same_as for number in (1, 2, 3, 4)] == [None, rows[1].index, rows[1].index, None]
+    assert rows[2].differs_by is None
+
+
+def test_equal_programs_may_differ_by_flags(write_dump: WriteDump, hlo: HloText) -> None:
+    row = pair(
+        write_dump,
+        hlo(),
+        hlo(),
+        {
+            "module_0001.jit_f.debug_options": 'xla_a: 1\nxla_dump_to: "/d"\n',
+            "module_0002.jit_f.debug_options": 'xla_a: 2\nxla_dump_to: "/d"\n',
+        },
+    )
+    assert row.same_as is not None and row.differs_by == "flags: xla_a 1 → 2"
+
+
+def test_a_real_dump_of_many_small_modules(fixtures: Path) -> None:
+    rows = listed(fixtures / "dumps" / "cpu_multi")
+    assert len(rows) == 13
+    assert rows[20].name == "jit__reduce_sum" and rows[20].differs_by == "parameter 0: f32[3,4] → bf16[5,4]"
+    assert rows[20].differs_from == rows[6].index
+    assert {row.target for row in rows.values()} == {"cpu", None}
+
+
+def test_instruction_counts_of_the_corpus_are_those_of_xla(corpus: Path) -> None:
+    checked = 0
+    for case in sorted(corpus.glob("*/*")):
+        told = (
+            json.loads((case / "case.json").read_text()).get("instructions")
+            if case.is_dir() and (case / "case.json").exists()
+            else None
+        )
+        if not told:
+            continue
+        with open_dump(case / "dump") as dump:
+            module = dump.select()[0]
+            stages = {stage.pass_name: stage for stage in module.stages}
+            for point, count in told.items():
+                assert count_instructions(stages[point].read_bytes()) == count, case
+                checked += 1
+    assert checked > 100
+
+
+def test_modules_that_cannot_be_read_say_why(write_dump: WriteDump, hlo: HloText) -> None:
+    rows = listed(
+        write_dump(
+            {
+                "module_0001.a.before_optimizations.txt": hlo()[:-40],
+                "module_0002.b.before_optimizations.txt": "",
+                "module_0003.c.before_optimizations.txt": b"\x00\x01binary",
+                "module_0004.d.debug_options": "",
+            }
+        )
+    )
+    assert "breaks off" in (rows[1].note or "")
+    assert "empty" in (rows[2].note or "") and "not HLO text" in (rows[3].note or "")
+    assert rows[4].note == "no snapshot" and rows[4].instructions is None
+
+
+def test_source_tables_are_no_content(hlo: HloText) -> None:
+    head, _, body = hlo().partition("\n")
+    table = '\nFileNames\n1 "a.py"\n\nFunctionNames\n1 "f"\n\nFileLocations\n1 {line=%d}\n\nStackFrames\n1 {}\n\n'
+    one, two = (f"{head}\n{table % line}{body}".encode() for line in (1, 2))
+    assert content_digest(one) == content_digest(two)
+    assert content_digest(one) != content_digest(one.replace(b"add", b"multiply"))
+    assert scan(one).fingerprint == scan(two).fingerprint == scan(hlo().encode()).fingerprint
+
+
+@pytest.mark.parametrize("cut", [1, 20, 60, 150, 250, 350])
+def test_text_that_breaks_off_is_noticed(hlo: HloText, cut: int) -> None:
+    text = hlo().encode()
+    assert broken(text) is None
+    assert broken(text.rstrip()[:-cut]) is not None

@@ -1,0 +1,181 @@
+"""The pass timeline: what changed, who announced it, and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hloscope.core.dumps.directory import open_dump
+from hloscope.core.dumps.passlog import PassRun, parse_log, parse_metadata, pass_runs
+from hloscope.core.dumps.rows import TimelineRow, timeline
+from hloscope.core.dumps.textproto import parse_textproto
+
+HloText = Callable[..., str]
+WriteDump = Callable[[dict[str, str | bytes]], Path]
+
+
+def rows_of(path: Path, module: str | None = None) -> list[TimelineRow]:
+    with open_dump(path) as dump:
+        chosen = dump.select(module)[0]
+        return list(timeline(chosen, runs=pass_runs(dump).get(chosen, ())))
+
+
+def unannounced(path: Path) -> dict[str, str]:
+    return {f"{row.pipeline}/{row.pass_name}": row.unannounced for row in rows_of(path) if row.unannounced}
+
+
+@pytest.mark.parametrize("case", ["cpu", "gpu", "tpu", "cpu_multi", "gpu_narrow"])
+def test_rows_start_and_end_with_the_bookends(fixtures: Path, case: str) -> None:
+    rows = rows_of(fixtures / "dumps" / case)
+    assert rows[0].pass_name == "before_optimizations" and rows[0].changed is False and rows[0].pipeline == ""
+    assert "after_optimizations" in [row.pass_name for row in rows[-2:]]
+    assert [row.index for row in rows] == list(range(len(rows)))
+    for before, after in zip(rows, rows[1:], strict=False):
+        assert after.instructions_before == before.instructions_after
+        assert after.changed or after.instructions_after == before.instructions_after
+
+
+def test_with_every_pass_dumped_a_file_is_the_report_of_its_pass(fixtures: Path) -> None:
+    rows = {row.pass_name: row for row in rows_of(fixtures / "dumps" / "cpu")}
+    assert rows["algsimp"].changed and rows["algsimp"].announced and rows["algsimp"].unannounced is None
+    assert rows["call-inliner"].instructions_before == 46 and rows["call-inliner"].instructions_after == 37
+
+
+def test_changes_that_nobody_announced_have_a_range(fixtures: Path) -> None:
+    assert unannounced(fixtures / "dumps" / "cpu") == {
+        "HLO_passes_after_scheduling/pipeline-start": (
+            "small-while-loop-hoisting … HLO_passes_after_scheduling/pipeline-start"
+        )
+    }
+    assert unannounced(fixtures / "dumps" / "gpu") == {
+        "latency-hiding-scheduler/pipeline-start": "fusion-wrapper … latency-hiding-scheduler/pipeline-start"
+    }
+    tpu = unannounced(fixtures / "dumps" / "tpu")
+    assert tpu["Phase_1_pre-layout_assignment_passes/pipeline-start"].startswith("bitcast_dtypes_expander … ")
+    assert tpu["/after_codegen"] == "after_optimizations … after_codegen"
+
+
+def test_a_narrow_dump_names_a_pass_only_where_it_follows_directly(fixtures: Path) -> None:
+    rows = {(row.pipeline, row.pass_name): row for row in rows_of(fixtures / "dumps" / "gpu_narrow")}
+    direct, ranged = rows["fusion", "priority-fusion"], rows["fusion", "dce"]
+    assert direct.announced and direct.unannounced is None
+    assert ranged.announced is False and ranged.unannounced == "cse … dce"
+
+
+def test_steps_inside_a_pass_are_rows_of_their_own(fixtures: Path) -> None:
+    inside = [row for row in rows_of(fixtures / "dumps" / "tpu") if row.pipeline == "tpu-tiling-rewriter"]
+    assert inside[0].pass_name == "before_tiling_rewriter" and inside[0].changed and inside[0].announced
+
+
+def test_equal_text_is_no_change_though_a_file_was_written(write_dump: WriteDump, hlo: HloText) -> None:
+    rows = rows_of(
+        write_dump(
+            {
+                "module_0001.f.before_optimizations.txt": hlo(),
+                "module_0001.f.0000.p.after_pipeline-start.before_a.txt": hlo(),
+                "module_0001.f.0001.p.after_a.before_b.txt": hlo(),
+                "module_0001.f.0002.p.after_b.before_pipeline-end.txt": hlo(opcode="multiply"),
+                "module_0001.f.0003.q.after_pipeline-start.before_c.txt": hlo(opcode="subtract"),
+                "module_0001.f.cpu_after_optimizations.txt": hlo(opcode="subtract"),
+            }
+        )
+    )
+    assert [row.changed for row in rows] == [False, False, False, True, True, False]
+    assert [row.unannounced for row in rows] == [None, None, None, None, "p/pipeline-end … q/pipeline-start", None]
+    assert [row.snapshot_stage for row in rows] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_snapshot_without_text_leaves_the_one_before_in_force(write_dump: WriteDump, hlo: HloText) -> None:
+    rows = rows_of(
+        write_dump(
+            {
+                "module_0001.f.before_optimizations.txt": hlo(),
+                "module_0001.f.0001.p.after_a.before_b.txt": "",
+                "module_0001.f.0002.p.after_b.before_c.txt": hlo()[:-3],
+            }
+        )
+    )
+    assert rows[1].changed is None and rows[1].fault == "the file is empty" and rows[1].snapshot_stage == 0
+    assert rows[2].changed is True and "closing brace" in (rows[2].fault or "")
+
+
+def test_times_from_the_log_of_the_cpu_compiler(fixtures: Path) -> None:
+    rows = rows_of(fixtures / "dumps" / "cpu_logged")
+    assert len(rows) > 150
+    timed = [row for row in rows if row.ns is not None]
+    assert len(timed) > 100 and all(row.ns is not None and row.ns >= 1000 and row.start_us for row in timed)
+    algsimp = next(row for row in rows if row.pass_name == "algsimp" and row.changed)
+    assert algsimp.stage is not None and algsimp.ns
+    unchanged = next(row for row in rows if row.pass_name == "all-reduce-promotion")
+    assert unchanged.changed is False and unchanged.file is None
+    names = [row.pass_name for row in rows]
+    assert names[-1] == "after_optimizations"
+    steps = [name for name in names if name.startswith("after_adding")]
+    assert names.index("copy-insertion") == names.index(steps[-1]) + 1 if steps else True
+
+
+def test_times_from_the_metadata_of_the_gpu_compiler(fixtures: Path) -> None:
+    rows = rows_of(fixtures / "dumps" / "gpu_metadata")
+    assert len(rows) > 250
+    fusion = next(row for row in rows if row.pass_name == "priority-fusion")
+    assert fusion.changed and fusion.announced and fusion.ns and fusion.pass_id and fusion.stage is not None
+    ids = [row.pass_id for row in rows if row.pass_id is not None]
+    assert len(ids) == len(set(ids)) > 250
+    stages = [row.stage for row in rows if row.stage is not None]
+    assert stages == sorted(stages)
+
+
+def test_nested_pipelines_end_after_what_they_hold() -> None:
+    entries = [
+        (1, "pipeline-start", "outer", 0, 1),
+        (2, "inner", "outer", 1, 9),
+        (3, "pipeline-start", "inner", 1, 2),
+        (4, "dce", "inner", 2, 8),
+        (5, "dce", "outer", 9, 9),
+    ]
+    text = "\n".join(
+        f'pass_metadata {{ pass_id: {number} pass_name: "{name}" pipeline_name: "{pipeline}"'
+        f" start_timestamp_usec: {start} end_timestamp_usec: {end} }}"
+        for number, name, pipeline, start, end in entries
+    )
+    assert [run.pass_id for run in parse_metadata(parse_textproto(text))] == [1, 3, 4, 2, 5]
+
+
+def line(text: str, *, thread: int = 7, at: int = 0, file: str = "hlo_pass_pipeline.cc:303") -> str:
+    return f"I1129 21:26:20.{at:06d}    {thread} {file}] {text}"
+
+
+def test_two_threads_in_one_log_are_kept_apart() -> None:
+    log: list[str] = []
+    for at, thread in ((100, 1), (200, 2)):
+        log += [
+            line(
+                f"Dumping module_000{thread}.f.before_optimizations.txt to /a to b", thread=thread, file="dump.cc:233"
+            ),
+            line("Running HLO pass pipeline on module f: the passes", thread=thread, at=at),
+            line("  HLO pass dce", thread=thread, at=at + 1),
+        ]
+    log += [
+        "unrelated output",
+        line("HLO pass: dce time: 1.15 ms (1146 us) (cumulative: 1 ms)", thread=1, at=900),
+        line("HLO pass: dce time: 5 us (5 us) (cumulative: 1 ms)", thread=2, at=901),
+    ]
+    runs = parse_log(log, year=2026)
+    assert set(runs) == {("/a to b", 1, "f"), ("/a to b", 2, "f")}
+    assert [(run.name, run.pipeline, run.ns) for run in runs["/a to b", 1, "f"]] == [
+        ("pipeline-start", "the passes", None),
+        ("dce", "the passes", 1_146_000),
+    ]
+    assert runs["/a to b", 2, "f"][1].ns == 5000
+
+
+def test_a_log_that_breaks_off_keeps_the_pass_that_was_running() -> None:
+    log = [
+        line("Dumping module_0001.f.before_optimizations.txt to /d", file="dump.cc:233"),
+        line("Running HLO pass pipeline on module f: p"),
+        line("  HLO pass fusion", at=5),
+    ]
+    (runs,) = parse_log(log, year=2026).values()
+    assert runs[-1] == PassRun("fusion", "p", start_us=runs[-1].start_us) and runs[-1].ns is None

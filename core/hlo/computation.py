@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 class HloComputation:
     """A computation of a module. Instructions keep the order in which they were added (or read)."""
 
-    __slots__ = ("_callers", "_instructions", "_module", "_name", "_parameters", "_root", "execution_thread", "version")
+    __slots__ = (
+        "_callers", "_instructions", "_module", "_name", "_order", "_parameters", "_root", "execution_thread", "version",
+    )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -29,6 +31,7 @@ class HloComputation:
         self._root: HloInstruction | None = None
         self._module: HloModule | None = None
         self._callers: dict[HloInstruction, int] = {}
+        self._order: tuple[int, list[HloInstruction]] | None = None  # version and post order
         self.execution_thread: str = ""
         """Name of the thread that runs it; empty for the main one."""
         self.version = 0
@@ -218,8 +221,14 @@ class HloComputation:
         """Operands before users, in XLA's observable order.
 
         From each instruction without users, in list order, a depth-first walk that takes operand 0 first and control
-        predecessors before operands. Raises InternalError on a cycle. Source: ``MakeInstructionPostOrder``.
+        predecessors before operands. It is kept until the next change. Raises InternalError on a cycle. Source:
+        ``MakeInstructionPostOrder``.
         """
+        if self._order is None or self._order[0] != self.version:
+            self._order = (self.version, self._make_post_order())
+        return self._order[1].copy()
+
+    def _make_post_order(self) -> list[HloInstruction]:
         order: list[HloInstruction] = []
         state: dict[HloInstruction, bool] = {}  # False: being visited, True: done
         for start in self._instructions:

@@ -1,0 +1,211 @@
+"""The dashboard, driven by keys as a user drives it, on a small dump that the test writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from hloscope.core.views.run import load
+from hloscope.tui.app import DashboardApp
+from hloscope.tui.screens.help import HelpScreen
+from hloscope.tui.screens.stages import StagesScreen
+from hloscope.tui.widgets.line_pane import LinePane
+from hloscope.tui.widgets.stage_table import StageTable
+from hloscope.tui.widgets.status_line import StatusLine
+
+HEAD = "HloModule jit_f, entry_computation_layout={(f32[4]{0})->f32[4]{0}}\n\nENTRY %main (a: f32[4]) -> f32[4] {\n"
+FIRST = HEAD + (
+    "  %a = f32[4]{0} parameter(0)\n"
+    "  %zero = f32[] constant(0)\n"
+    "  %zeros = f32[4]{0} broadcast(%zero), dimensions={}\n"
+    "  %sum = f32[4]{0} add(%a, %zeros)\n"
+    '  ROOT %out = f32[4]{0} multiply(%sum, %sum), metadata={op_name="jit(f)/mul"}\n}\n\n'
+)
+SECOND = HEAD + (
+    "  %a = f32[4]{0} parameter(0)\n"
+    '  ROOT %out = f32[4]{0} multiply(%a, %a), metadata={op_name="jit(f)/mul"}\n}\n\n'
+)
+THIRD = SECOND.replace("%out", "%out.1").replace("jit(f)/mul", "jit(f)/mul")
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    """A dump of four stages: untouched, simplified, the same again, one instruction renamed."""
+    names = {
+        "before_optimizations": FIRST,
+        "0000.simplification.after_pipeline-start.before_algsimp": FIRST,
+        "0001.simplification.after_algsimp.before_dce": SECOND,
+        "0002.cleanup.after_pipeline-start.before_rename-instructions": SECOND,
+        "0003.cleanup.after_rename-instructions.before_pipeline-end": THIRD,
+        "cpu_after_optimizations": THIRD,
+    }
+    for name, text in names.items():
+        (tmp_path / f"module_0000.jit_f.{name}.txt").write_text(text)
+    return tmp_path
+
+
+@asynccontextmanager
+async def dashboard(dump: Path, size: tuple[int, int] = (140, 40)) -> AsyncGenerator[Pilot[None]]:
+    with load(str(dump)) as run:
+        async with DashboardApp(run).run_test(size=size) as pilot:
+            await settle(pilot)
+            yield pilot
+
+
+async def settle(pilot: Pilot[None]) -> None:
+    for _ in range(3):
+        await pilot.app.workers.wait_for_complete()
+        await pilot.pause()
+
+
+async def press(pilot: Pilot[None], *keys: str) -> None:
+    for key in keys:
+        await pilot.press(key)
+        await settle(pilot)
+
+
+def pane(pilot: Pilot[None]) -> LinePane:
+    return pilot.app.screen.query_one(LinePane)
+
+
+def table(pilot: Pilot[None]) -> StageTable:
+    return pilot.app.screen.query_one(StageTable)
+
+
+def text(pilot: Pilot[None]) -> str:
+    return "\n".join(line.text for line in pane(pilot).lines)
+
+
+def status(pilot: Pilot[None]) -> str:
+    return str(pilot.app.screen.query_one(StatusLine).content)
+
+
+async def test_first_screen_tells_what_was_compiled_and_opens_the_first_change(dump: Path) -> None:
+    async with dashboard(dump) as pilot:
+        summary = str(pilot.app.screen.query_one("#summary", Static).content)
+        assert "jit_f" in summary and "5 → 2 instructions" in summary
+        assert table(pilot).stages == [0, 1, 2, 3, 4, 5]
+        assert table(pilot).stage == 2
+        shown = text(pilot)
+        assert "3 removed, 1 modified" in shown
+        assert "- %sum = f32[4]{0} add(%a, %zeros)" in shown
+        assert "~ out   operands" in shown
+        assert "2/5 simplification/algsimp" in status(pilot)
+
+
+async def test_moving_shows_each_stage_and_a_rename_is_not_a_rewrite(dump: Path) -> None:
+    async with dashboard(dump) as pilot:
+        await press(pilot, "j")
+        assert table(pilot).stage == 3
+        assert "No instruction differs" in text(pilot)
+        await press(pilot, "j")
+        assert "1 renamed" in text(pilot)
+        assert "> out → out.1" in text(pilot)
+        assert "removed" not in text(pilot)
+
+
+async def test_text_view_search_and_matches(dump: Path) -> None:
+    async with dashboard(dump) as pilot:
+        await press(pilot, "t")
+        assert "ENTRY %main" in text(pilot)
+        await press(pilot, "slash", *"param", "enter")
+        assert "1 lines match" in status(pilot)
+        current = pane(pilot).current
+        assert current is not None and current.instruction == "a"
+        await press(pilot, "slash", "[", "enter")
+        assert "not a regular expression" in status(pilot)
+
+
+async def test_finding_and_following_an_instruction_and_back(dump: Path) -> None:
+    async with dashboard(dump) as pilot:
+        await press(pilot, "i", *"mul", "enter")
+        assert "1 instructions match 'mul'" in text(pilot)
+        await press(pilot, "j", "enter")
+        current = pane(pilot).current
+        assert current is not None and current.instruction == "out" and "text" in status(pilot)
+        await press(pilot, "w")
+        assert "renamed by cleanup/rename-instructions" in text(pilot)
+        assert "jit(f)/mul" in text(pilot)
+        await press(pilot, "b")
+        assert "ENTRY %main" in text(pilot)
+        await press(pilot, "b", "b")
+        assert "3 removed" in text(pilot)
+        await press(pilot, "b")
+        assert "nothing to go back to" in status(pilot)
+
+
+async def test_filters_of_the_timeline(dump: Path) -> None:
+    async with dashboard(dump) as pilot:
+        await press(pilot, "c")
+        assert table(pilot).stages == [2, 4]
+        await press(pilot, "p", *"cleanup", "enter")
+        assert table(pilot).stages == [4]
+        await press(pilot, "p", *"nosuchpass", "enter")
+        assert table(pilot).stages == []
+        assert "No pass matches" in text(pilot)
+        await press(pilot, "c", "p")
+        assert pilot.app.screen.query_one("#question").display
+        await press(pilot, "escape")
+        assert not pilot.app.screen.query_one("#question").display
+
+
+async def test_help_lists_the_keys_of_this_screen(dump: Path) -> None:
+    async with dashboard(dump) as pilot:
+        await press(pilot, "question_mark")
+        assert isinstance(pilot.app.screen, HelpScreen)
+        shown = str(pilot.app.screen.query_one("#help Static", Static).content)
+        for binding in StagesScreen.BINDINGS:
+            assert getattr(binding, "description", "") in shown
+        await press(pilot, "escape")
+        assert isinstance(pilot.app.screen, StagesScreen)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 30), (200, 60)])
+async def test_every_size_shows_both_panes(dump: Path, size: tuple[int, int]) -> None:
+    async with dashboard(dump, size) as pilot:
+        assert table(pilot).size.height >= 4
+        assert pane(pilot).size.height >= 5
+        assert pane(pilot).size.width >= 60
+        await pilot.resize_terminal(100, 24)
+        await settle(pilot)
+        assert table(pilot).size.height >= 4
+
+
+async def test_a_single_file_and_a_broken_one_open(tmp_path: Path) -> None:
+    one = tmp_path / "m.hlo"
+    one.write_text(FIRST[: FIRST.index("ROOT") + 8])
+    async with dashboard(one) as pilot:
+        await press(pilot, "t")
+        assert "%sum" in text(pilot)
+
+
+def _open(*args: str, root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hloscope.core.cli.main", "open", *args],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_without_a_terminal_the_summary_is_printed(dump: Path, tmp_path: Path, root: Path) -> None:
+    done = _open(str(dump), root=root)
+    assert done.returncode == 0, done.stderr
+    assert "jit_f" in done.stdout and "simplification/algsimp" in done.stdout
+    done = _open(str(dump), "--json", root=root)
+    data = json.loads(done.stdout)
+    assert data["source"]["module"] == "jit_f"
+    assert (data["instructions_before"], data["instructions_after"]) == (5, 2)
+    done = _open(str(tmp_path / "missing"), root=root)
+    assert done.returncode == 2 and done.stderr.startswith("hloscope: ") and done.stderr.count("\n") == 1

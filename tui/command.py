@@ -1,0 +1,55 @@
+"""``hloscope open PATH``: the dashboard on a terminal, the summary of its first screen anywhere else."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from hloscope.core.cli.opening import module_option, opened, say_notes
+from hloscope.core.cli.output import emit_object, json_option
+from hloscope.core.cli.progress import progress
+from hloscope.core.views.data import Summary
+from hloscope.core.views.summary import summary_text
+
+
+@click.command("open", epilog="Example: hloscope open run.ledger")
+@click.argument("path")
+@module_option
+@click.option("--stage", type=int, metavar="N", help="Start at this row of the timeline; -1 is the last.")
+@json_option
+def command(path: str, module: str | None, stage: int | None, as_json: bool) -> int:
+    """Open the dashboard on PATH: a dump directory, an archive of one, a ledger, or an HLO file.
+
+    Where stdout is no terminal (or with --json) the summary that its first screen shows is printed instead.
+    """
+    with opened(path, module) as run:
+        if stage is not None:
+            stage = run.resolve(stage)
+        if not as_json and sys.stdout.isatty() and sys.stdin.isatty():
+            from hloscope.tui.app import DashboardApp
+
+            DashboardApp(run, stage=stage).run()
+            return 0
+        said = len(run.notes)
+        with progress("reading stages") as report:
+            summary = run.summary(progress=report)
+        say_notes(run.notes[said:])
+        emit_object(_keys(summary), as_json, lambda: print(summary_text(summary), end=""), source=run.source)
+    return 0
+
+
+def _keys(summary: Summary) -> dict[str, object]:
+    return {
+        "stages": summary.stages,
+        "passes": summary.passes,
+        "changed": summary.changed,
+        "instructions_before": summary.instructions_before,
+        "instructions_after": summary.instructions_after,
+        "computations": summary.computations,
+        "total_ns": summary.total_ns,
+        "events": summary.events,
+        "opcodes": dict(summary.opcodes),
+        "notable": summary.notable,
+        "notes": summary.notes,
+    }

@@ -1,0 +1,201 @@
+"""A pane of lines that draws only what is visible, with a cursor, search matches and sideways scrolling."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from hloscope.tui.content import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual import events
+
+_WIDEST = 2000
+"""Columns that can be scrolled to; a megabyte line is shown up to here."""
+
+
+class LinePane(ScrollView, can_focus=True):
+    """Lines with a cursor. ``enter`` on a line that names an instruction posts ``Chosen``."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "pane--name", "pane--define", "pane--opcode", "pane--shape", "pane--layout", "pane--key", "pane--string",
+        "pane--number", "pane--comment", "pane--keyword", "pane--differs", "pane--added", "pane--removed",
+        "pane--modified", "pane--renamed", "pane--heading", "pane--note", "pane--cursor", "pane--match",
+    }  # fmt: skip
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j,down", "move(1)", "Down", show=False),
+        Binding("k,up", "move(-1)", "Up", show=False),
+        Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False),
+        Binding("pageup,ctrl+b", "page(-1)", "Page up", show=False),
+        Binding("home", "move_to(0)", "Top", show=False),
+        Binding("end,G", "move_to(-1)", "Bottom", show=False),
+        Binding("h,left", "sideways(-8)", "Left", show=False),
+        Binding("l,right", "sideways(8)", "Right", show=False),
+        Binding("enter", "choose", "Follow the instruction"),
+    ]
+
+    class Chosen(Message):
+        """The user pressed enter (or clicked twice) on a line."""
+
+        def __init__(self, line: Line) -> None:
+            super().__init__()
+            self.line = line
+
+    class Moved(Message):
+        """The cursor is on another line."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._lines: Sequence[Line] = ()
+        self._pattern: re.Pattern[str] | None = None
+        self.cursor = 0
+        """0-based line under the cursor."""
+
+    # ---------------------------------------------------------------- content
+    def show(self, lines: Sequence[Line], *, cursor: int = 0) -> None:
+        """Show other lines."""
+        self._lines = lines
+        self.cursor = max(0, min(cursor, len(lines) - 1))
+        width = min(_WIDEST, max((len(line.text) for line in lines), default=0) + 1)
+        self.virtual_size = Size(width, len(lines))
+        self.scroll_to(0, max(0, self.cursor - self.size.height // 2), animate=False, immediate=True)
+        self.refresh()
+
+    @property
+    def lines(self) -> Sequence[Line]:
+        """What is shown."""
+        return self._lines
+
+    @property
+    def current(self) -> Line | None:
+        """The line under the cursor; None in an empty pane."""
+        return self._lines[self.cursor] if self._lines else None
+
+    # ---------------------------------------------------------------- search
+    def find(self, pattern: str | None) -> int:
+        """Mark what matches a regular expression and go to the first match at or after the cursor.
+
+        Returns the number of lines that match; None takes the marks away. Raises re.error for a bad pattern.
+        """
+        self._pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
+        self.refresh()
+        if self._pattern is None:
+            return 0
+        matching = [i for i, line in enumerate(self._lines) if self._pattern.search(line.text)]
+        if matching:
+            self.move_to(next((i for i in matching if i >= self.cursor), matching[0]))
+        return len(matching)
+
+    def find_next(self, step: int) -> bool:
+        """Go to the next (or with -1 the previous) line that matches, round the end. False where none does."""
+        if self._pattern is None or not self._lines:
+            return False
+        count = len(self._lines)
+        for distance in range(1, count + 1):
+            at = (self.cursor + step * distance) % count
+            if self._pattern.search(self._lines[at].text):
+                self.move_to(at)
+                return True
+        return False
+
+    def next_change(self, step: int) -> bool:
+        """Go to the next line that marks a change."""
+        at = self.cursor + step
+        while 0 <= at < len(self._lines):
+            if self._lines[at].mark in ("added", "removed", "modified", "renamed"):
+                self.move_to(at)
+                return True
+            at += step
+        return False
+
+    # ---------------------------------------------------------------- moving
+    def move_to(self, line: int) -> None:
+        """Put the cursor on a line and bring it into view."""
+        if not self._lines:
+            return
+        old, self.cursor = self.cursor, max(0, min(line, len(self._lines) - 1))
+        self.refresh_lines(old - self.scroll_offset.y)
+        self.refresh_lines(self.cursor - self.scroll_offset.y)
+        self.scroll_to_region(Region(self.scroll_offset.x, self.cursor, 1, 1), animate=False, force=True)
+        self.post_message(self.Moved())
+
+    def action_move(self, by: int) -> None:
+        """Cursor up or down."""
+        self.move_to(self.cursor + by)
+
+    def action_page(self, by: int) -> None:
+        """A screenful up or down."""
+        self.move_to(self.cursor + by * max(1, self.size.height - 1))
+
+    def action_move_to(self, line: int) -> None:
+        """To a line; -1 is the last."""
+        self.move_to(len(self._lines) - 1 if line < 0 else line)
+
+    def action_sideways(self, by: int) -> None:
+        """Scroll left or right."""
+        self.scroll_to(x=max(0, self.scroll_offset.x + by), animate=False)
+
+    def action_choose(self) -> None:
+        """Follow the line under the cursor."""
+        if self.current is not None:
+            self.post_message(self.Chosen(self.current))
+
+    def on_click(self, event: events.Click) -> None:
+        """The mouse moves the cursor; a double click follows."""
+        self.move_to(event.y + self.scroll_offset.y)
+        if event.chain == 2:
+            self.action_choose()
+
+    # ---------------------------------------------------------------- drawing
+    def render_line(self, y: int) -> Strip:
+        """One visible line, coloured when it is drawn."""
+        left, top = self.scroll_offset
+        at = top + y
+        width = self.size.width
+        if at >= len(self._lines):
+            return Strip.blank(width, self.rich_style)
+        line = self._lines[at]
+        base = self.rich_style
+        if at == self.cursor:
+            base += self.get_component_rich_style("pane--cursor", partial=not self.has_focus)
+        segments: list[Segment] = []
+        for text, kind in line.pieces():
+            style = base + self.get_component_rich_style(f"pane--{kind}", partial=True) if kind else base
+            segments.append(Segment(text.replace("\t", "    "), style))
+        strip = Strip(self._marked(segments, line.text))
+        return strip.crop_extend(left, left + width, base).apply_offsets(left, at)
+
+    def _marked(self, segments: list[Segment], text: str) -> list[Segment]:
+        """The same segments with search matches in their own style."""
+        if self._pattern is None:
+            return segments
+        spans = [found.span() for found in self._pattern.finditer(text[:_WIDEST]) if found.end() > found.start()]
+        if not spans:
+            return segments
+        match = self.get_component_rich_style("pane--match", partial=True)
+        out: list[Segment] = []
+        at = 0
+        for text_part, style, _ in segments:
+            start, end = at, at + len(text_part)
+            for low, high in spans:
+                low, high = max(low, start), min(high, end)
+                if low < high:
+                    if low > at:
+                        out.append(Segment(text_part[at - start : low - start], style))
+                    out.append(Segment(text_part[low - start : high - start], (style or Style()) + match))
+                    at = high
+            if at < end:
+                out.append(Segment(text_part[at - start :], style))
+            at = end
+        return out

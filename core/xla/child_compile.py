@@ -25,6 +25,8 @@ DTYPES = {
     **{f"s{bits}": f"int{bits}" for bits in (2, 4, 8, 16, 32, 64)},
     **{f"u{bits}": f"uint{bits}" for bits in (2, 4, 8, 16, 32, 64)},
 }  # fmt: skip
+V5E_GRIDS = (("2x2", 4), ("2x4", 8), ("4x4", 16), ("4x8", 32), ("8x8", 64), ("8x16", 128), ("16x16", 256))
+"""Topologies of a v5e by the number of their chips."""
 SHAPE = re.compile(r"^\s*([a-z][a-z0-9]*)\s*\[([0-9,\s]*)\](?:\{[^}]*\})?\s*$")
 
 
@@ -78,10 +80,12 @@ def target_devices(request: dict[str, Any]) -> list[Any]:
         return list(jax.local_devices(backend="cpu"))
     from jax.experimental import topologies
 
+    wanted = max(1, int(request.get("devices", 1)))
     if target == "v5e":
-        return list(topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices)
+        grid = next((grid for grid, size in V5E_GRIDS if size >= wanted), V5E_GRIDS[-1][0])
+        return list(topologies.get_topology_desc(platform="tpu", topology_name=f"v5e:{grid}").devices)
     config: str = request["config"]
-    shape = f"1x1x{max(1, int(request.get('devices', 1)))}"
+    shape = f"1x1x{wanted}"
     for _ in range(40):
         try:
             return list(

@@ -160,12 +160,12 @@ def _run(
         ours.append(f"--xla_force_host_platform_device_count={devices}")
     if target.backend == "gpu":
         ours.append("--xla_dump_module_metadata")
-        request |= {"config": H100_SXM, "devices": devices}
+        request["config"] = H100_SXM
     env = clean_environment(target.variables)
     env["JAX_PLATFORMS"] = "cpu"
     env["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     env["XLA_FLAGS"] = joined_flags(None, [*ours, *flags])
-    request["target"] = target.name
+    request |= {"target": target.name, "devices": devices}
     answer = run_child("child_compile.py", request, env=env, timeout=timeout, what=what)
     seconds = answer.get("seconds")
     result = CompileResult(

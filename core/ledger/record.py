@@ -61,8 +61,12 @@ class Recorder(Protocol):
         fuel_used: int | None = None,
         file: str | None = None,
         next_pass: str | None = None,
+        ns: int | None = None,
     ) -> None:
-        """Close a row: whether it changed the module, the instructions and the text after it, fuel spent, dump file."""
+        """Close a row: whether it changed the module, the instructions and the text after it, fuel spent, dump file.
+
+        `ns` is the run time of the pass alone where the caller measured it; else it is the time since the row opened.
+        """
         ...
 
     def add_snapshot(self, text: str | bytes) -> int:
@@ -102,6 +106,7 @@ class NullLedger:
         fuel_used: int | None = None,
         file: str | None = None,
         next_pass: str | None = None,
+        ns: int | None = None,
     ) -> None:
         """Nothing."""
 
@@ -306,6 +311,7 @@ class LedgerWriter:
         fuel_used: int | None = None,
         file: str | None = None,
         next_pass: str | None = None,
+        ns: int | None = None,
     ) -> None:
         """See Recorder. Rows are numbered for the timeline in the order in which they end, as dump files are."""
         ended = time.perf_counter_ns()
@@ -320,7 +326,8 @@ class LedgerWriter:
             (
                 "UPDATE pass_rows SET ordinal=?,changed=?,ns=?,after=?,snapshot=?,fuel=?,file=?,next_pass=? WHERE id=?",
                 (
-                    self._ordinal, changed, ended - started, self._instructions, self._snapshot, fuel_used,
+                    self._ordinal, changed, ended - started if ns is None else ns, self._instructions, self._snapshot,
+                    fuel_used,
                     self._stored_file(file, pipeline, name, next_pass), self._strings[next_pass], row,
                 ),
             )

@@ -133,6 +133,7 @@ class HloPassPipeline:
                 fuel_used=None if one.is_pipeline else run.applied,
                 file=run.files[0] if run.files else None,
                 next_pass=following,
+                ns=run.ns if run.skipped is None else None,
             )
         ctx.pop_run(run)
         if changed:

@@ -125,8 +125,10 @@ def computation_lines(computation: HloComputation, options: PrintOptions = DEFAU
         parameters = ", ".join(f"{p.name}: {p.shape.to_text(layout=False)}" for p in computation.parameters)
         head += f" ({parameters}) -> {computation.root.shape.to_text(layout=False)}"
     yield head + " {"
+    kept = options is DEFAULT
     for node in instruction_order(computation):
-        yield "  " + print_instruction(node, options)
+        line = node.line_cache if kept else None
+        yield "  " + (print_instruction(node, options) if line is None else line)
     yield "}" + (f", execution_thread={quote(computation.execution_thread)}" if computation.execution_thread else "")
 
 

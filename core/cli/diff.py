@@ -51,13 +51,15 @@ def command(
             found = run.diff(stage) if stage is not None else run.diff(_or(first, 0), _or(last, -1))
             title = _title(run, found)
             source = run.source
+            same = run.stage_digest(found.from_index) == run.stage_digest(found.to_index)
         else:
             with load(other, module if module is not None else _same_module(run, other)) as second:
                 say_notes(second.notes)
                 found = diff_runs(run, _or(stage, _or(first, -1)), second, _or(stage, _or(last, -1)))
                 title = f"{_name(run, found.from_index)}\n{_name(second, found.to_index)}\n"
+                same = run.stage_digest(found.from_index) == second.stage_digest(found.to_index)
                 source = Source(f"{path} {other}", run.source.module, run.source.xla_build, run.source.target)
-        emit_object(_keys(found), as_json, lambda: _show(title, found), source=source)
+        emit_object(_keys(found), as_json, lambda: _show(title, found, same), source=source)
     return 0 if found.empty else 1
 
 
@@ -104,10 +106,10 @@ def _title(run: Run, found: StageDiff) -> str:
     return f"[{found.from_index}] {label(rows[found.from_index])} → {last}\n"
 
 
-def _show(title: str, found: StageDiff) -> None:
+def _show(title: str, found: StageDiff, same: bool) -> None:
     click.secho(title.rstrip("\n"), bold=True)
     if found.empty:
-        print("no difference")
+        print("no difference" if same else "no difference but for order, numbering or spelling")
         return
     kinds = {
         "added": found.added,

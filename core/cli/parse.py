@@ -14,7 +14,7 @@ from hloscope.core.errors import Diagnostic, HloscopeError
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.text import PrintOptions, module_lines, parse_module
 from hloscope.core.text.printer import instruction_order
-from hloscope.core.views.inputs import classify, read_hlo_text
+from hloscope.core.views.inputs import Input, read_hlo_text, require_hlo_file
 
 STYLES = ("dump", "short", "canonical", "long")
 _SHOWN = 20
@@ -71,14 +71,15 @@ def command(
     elsewhere.
     """
     as_rows = table.json or table.jsonl
+    inputs: list[Input | str] = list(files)
     if len(files) == 1 and not as_rows:
-        classify(files[0])  # a file that cannot be used at all is one line, not a table
+        inputs = [require_hlo_file(files[0])]  # what cannot be used at all is one line, not a table
     results: list[Parsed] = []
     if as_rows or check:
 
         def stream() -> Iterator[dict[str, object]]:
             with progress("parsing") as report:
-                for number, file in enumerate(files, 1):
+                for number, file in enumerate(inputs, 1):
                     result, _ = _parse(file, strict)
                     results.append(result)
                     report(number, len(files))
@@ -89,7 +90,7 @@ def command(
             _say(results)
     else:
         options = print_options(style, metadata)
-        for number, file in enumerate(files):
+        for number, file in enumerate(inputs):
             result, module = _parse(file, strict)
             results.append(result)
             _say([result])
@@ -146,9 +147,10 @@ def _print(module: HloModule, options: PrintOptions) -> None:
         write("\n".join(batch) + "\n")
 
 
-def _parse(file: str, strict: bool) -> tuple[Parsed, HloModule | None]:
+def _parse(given: Input | str, strict: bool) -> tuple[Parsed, HloModule | None]:
+    file = given if isinstance(given, str) else given.path
     try:
-        text = read_hlo_text(file)
+        text = read_hlo_text(given)
     except HloscopeError as error:
         return Parsed(file, 0, (), (), error), None
     module, findings = parse_module(text)

@@ -82,12 +82,8 @@ def classify(path: str) -> Input:
     return Input(path, _kind_of_bytes(path, head, info.st_size))
 
 
-def read_hlo_text(given: Input | str) -> str:
-    """The HLO text of a single file: text, gzip text, or a proto turned into text by a child process.
-
-    Raises ``ParseError`` for what is not HLO, ``UnsupportedError`` for StableHLO, ``DumpError`` for a proto without a
-    module and for a dump or ledger, which hold many, ``CompileError`` where the child process fails.
-    """
+def require_hlo_file(given: Input | str) -> Input:
+    """The same, classified. Raises ``UnsupportedError`` for StableHLO, ``DumpError`` for what holds many modules."""
     found = classify(given) if isinstance(given, str) else given
     if found.kind is InputKind.STABLEHLO:
         raise UnsupportedError(
@@ -97,6 +93,16 @@ def read_hlo_text(given: Input | str) -> str:
         )
     if found.kind not in (InputKind.TEXT, InputKind.PROTO):
         raise DumpError(f"a single HLO file is needed, not a {found.kind.value}", path=found.path)
+    return found
+
+
+def read_hlo_text(given: Input | str) -> str:
+    """The HLO text of a single file: text, gzip text, or a proto turned into text by a child process.
+
+    Raises ``ParseError`` for what is not HLO, ``UnsupportedError`` for StableHLO, ``DumpError`` for a proto without a
+    module and for a dump or ledger, which hold many, ``CompileError`` where the child process fails.
+    """
+    found = require_hlo_file(given)
     data = found.data if found.data is not None else _read_all(found.path)
     data = _unpacked(data, found.path)
     if found.kind is InputKind.PROTO:

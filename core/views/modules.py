@@ -96,7 +96,7 @@ def _dump(path: str, progress: Progress | None) -> Listing:
 _LEDGER_MODULES = """
 SELECT m.id, m.name, m.xla_id, r.target,
  (SELECT p.before FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL ORDER BY p.ordinal LIMIT 1),
- (SELECT count(*) FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL),
+ (SELECT count(DISTINCT p.snapshot) FROM pass_rows p WHERE p.module=m.id),
  (SELECT max(s.size) FROM pass_rows p JOIN snapshot_rows s ON s.id=p.snapshot WHERE p.module=m.id),
  (SELECT p.snapshot FROM pass_rows p WHERE p.module=m.id AND p.snapshot IS NOT NULL ORDER BY p.ordinal LIMIT 1)
 FROM module_rows m LEFT JOIN run_rows r ON r.id=m.run ORDER BY 7 DESC, m.id

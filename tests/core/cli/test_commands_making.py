@@ -1,0 +1,310 @@
+"""parse, compile and capture as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hloscope.core.cli import main
+from hloscope.core.text import load_module
+from hloscope.core.views.run import load
+
+MODULE = """\
+HloModule tiny, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
+
+ENTRY %main.1 (p: f32[4]) -> f32[4] {
+  %p = f32[4]{0} parameter(0)
+  %zero = f32[] constant(0)
+  %zeros = f32[4]{0} broadcast(%zero), dimensions={}
+  %same = f32[4]{0} add(%p, %zeros), metadata={op_name="jit(f)/add"}
+  ROOT %n = f32[4]{0} negate(%same)
+}
+"""
+
+PROGRAM = """\
+import sys
+import jax, jax.numpy as jnp
+print("out", jax.jit(lambda x: jnp.sin(x).sum())(jnp.arange(8.0)))
+print("err", file=sys.stderr)
+sys.exit(3)
+"""
+
+FUNCTION = """\
+import jax, jax.numpy as jnp
+
+@jax.jit
+def step(x=jax.ShapeDtypeStruct((8, 16), jnp.float32), w=jax.ShapeDtypeStruct((16, 4), jnp.float32)):
+    return jax.nn.softmax(x @ w)
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.hlo"
+    path.write_text(MODULE)
+    return path
+
+
+def hloscope(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main.run([str(one) for one in arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def child(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hloscope.core.cli.main", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, **options)
+
+
+# ---------------------------------------------------------------- parse
+def test_parse_prints_the_module_back(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
+    code, out, err = hloscope(capsys, "parse", tiny)
+    assert (code, err) == (0, "")
+    assert out.strip() == MODULE.strip()
+
+
+def test_parse_reads_back_what_it_prints(capsys: pytest.CaptureFixture[str], fixtures: Path) -> None:
+    for file in sorted((fixtures / "dumps").glob("*/*before_optimizations.txt"))[:4]:
+        _, out, _ = hloscope(capsys, "parse", file)
+        (_, again, _) = hloscope(capsys, "parse", file, "--style", "short")
+        assert load_module(out).instruction_count == load_module(again).instruction_count
+        assert load_module(out).instruction_count == load_module(file.read_text()).instruction_count
+
+
+@pytest.mark.parametrize(
+    ("style", "line"),
+    [
+        ("dump", '%same = f32[4]{0} add(%p, %zeros), metadata={op_name="jit(f)/add"}'),
+        ("short", 'same = f32[4]{0} add(p, zeros), metadata={op_name="jit(f)/add"}'),
+        ("long", '%same = f32[4]{0} add(f32[4]{0} %p, f32[4]{0} %zeros), metadata={op_name="jit(f)/add"}'),
+        ("canonical", "tmp_3 = f32[4]{0} add(f32[4]{0} tmp_0, f32[4]{0} tmp_2)"),
+    ],
+)
+def test_styles(capsys: pytest.CaptureFixture[str], tiny: Path, style: str, line: str) -> None:
+    _, out, _ = hloscope(capsys, "parse", tiny, "--style", style)
+    assert line in [one.strip() for one in out.splitlines()]
+    assert load_module(out).instruction_count == 5
+
+
+def test_equal_modules_have_one_canonical_text(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path) -> None:
+    renamed = tmp_path / "b.hlo"
+    renamed.write_text(MODULE.replace("%zeros", "%other").replace("%same", "%x.1").replace("jit(f)", "jit(g)"))
+    first = hloscope(capsys, "parse", tiny, "--style", "canonical")[1]
+    assert hloscope(capsys, "parse", renamed, "--style", "canonical")[1] == first
+
+
+def test_check_is_silent_about_text_and_exits_1(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.hlo"
+    broken.write_text(MODULE.replace("negate(%same)", "negate(%missing)"))
+    assert hloscope(capsys, "parse", "--check", tiny)[0] == 0
+    code, out, err = hloscope(capsys, "parse", "--check", tiny, broken)
+    assert code == 1
+    assert "HloModule" not in out
+    assert f"hloscope: {broken}:8:" in err
+
+
+def test_parse_rows(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.hlo"
+    cut.write_text(MODULE[: MODULE.index("ROOT") + 10])
+    code, out, _ = hloscope(capsys, "parse", tiny, cut, "--json")
+    good, bad = json.loads(out)["rows"]
+    assert code == 1
+    assert set(good) == {"file", "ok", "instructions", "error", "errors", "xla_would_reject"}
+    assert good == {
+        "file": str(tiny), "ok": True, "instructions": 5, "error": None, "errors": [], "xla_would_reject": None,
+    }  # fmt: skip
+    assert bad["ok"] is False and bad["errors"][0].keys() == {"line", "column", "message"}
+    assert bad["error"].endswith(bad["errors"][0]["message"])
+    assert bad["xla_would_reject"] is True
+
+
+def test_a_limit_does_not_hide_a_broken_file(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.hlo"
+    broken.write_text(MODULE.replace("negate(%same)", "negate(%missing)"))
+    assert hloscope(capsys, "parse", "--check", tiny, broken, "--json", "--limit", 1)[0] == 1
+
+
+def test_recovered_text_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.hlo"
+    broken.write_text(MODULE.replace("%zero = f32[] constant(0)", "%zero = f32[] const!ant(0)"))
+    code, out, err = hloscope(capsys, "parse", broken)
+    assert code == 1 and "parameter(0)" in out
+    assert err.startswith(f"hloscope: {broken}:5:")
+
+
+def test_standard_input_is_read_once(tiny: Path) -> None:
+    done = child("parse", "-", input=MODULE)
+    assert (done.returncode, done.stdout.strip()) == (0, MODULE.strip())
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_files_that_cannot_be_used(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path, many: bool) -> None:
+    (tmp_path / "f.hlo").write_bytes(b"\0\1\2" * 100)
+    others = [tiny] if many else []
+    for path in (tmp_path / "missing.hlo", tmp_path / "f.hlo", tmp_path):
+        code, out, err = hloscope(capsys, "parse", "--check", path, *others)
+        assert code == 2
+        assert err.startswith(f"hloscope: {path}") and err.count("\n") == 1
+        assert bool(out) == many
+
+
+def test_strict_counts_every_finding(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    odd = tmp_path / "odd.hlo"
+    odd.write_text(MODULE.replace("negate(%same)", "negate(%same), no_such_attribute=3"))
+    lenient = hloscope(capsys, "parse", "--check", odd, "--json")
+    strict = hloscope(capsys, "parse", "--check", "--strict", odd, "--json")
+    assert lenient[0] == 0
+    noted = json.loads(strict[1])["rows"][0]
+    assert strict[0] == (1 if noted["errors"] else 0)
+
+
+# ---------------------------------------------------------------- compile
+def test_our_own_compiler_records_what_it_did(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path) -> None:
+    ledger = tmp_path / "run.ledger"
+    code, out, _ = hloscope(capsys, "compile", tiny, "-o", ledger, "--dump-to", tmp_path / "dump", "--json")
+    assert code == 0
+    summary = json.loads(out)
+    assert summary["source"]["module"] == "tiny"
+    assert summary["instructions_before"] == 5 and summary["instructions_after"] == 2
+    with load(str(ledger)) as run, load(str(tmp_path / "dump")) as dumped:
+        assert run.passes[-1].pass_name == "after_optimizations"
+        assert run.stage_text(0).strip() == MODULE.strip()
+        assert run.stage_text(-1) == dumped.stage_text(-1)
+        assert sum(row.fuel_used or 0 for row in run.passes) > 0
+        assert any(event.type == "rewrite_decision" for event in run.events(subject="same"))
+        assert run.why("same").passes[-1].what == "removed"
+
+
+def test_without_fuel_nothing_is_rewritten(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path) -> None:
+    hloscope(capsys, "compile", tiny, "-o", tmp_path / "l", "--fuel", "algsimp=0")
+    with load(str(tmp_path / "l")) as run:
+        assert run.definition(-1, "same") is not None
+
+
+def test_compile_takes_the_first_stage_of_a_dump(
+    capsys: pytest.CaptureFixture[str], fixtures: Path, tmp_path: Path
+) -> None:
+    code, out, _ = hloscope(capsys, "compile", fixtures / "dumps/cpu_snapshot", "-o", tmp_path / "l", "--json")
+    with load(str(fixtures / "dumps/cpu_snapshot")) as run:
+        assert code == 0
+        assert json.loads(out)["instructions_before"] == run.passes[0].instructions_after
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--target", "nothing"],
+        ["--target", "v5e"],
+        ["--fuel", "no_such_pass=1"],
+        ["--fuel", "algsimp"],
+        ["--engine", "xla", "--fuel", "algsimp=1"],
+        ["--engine", "gcc"],
+    ],
+)
+def test_compile_refuses_before_it_writes(
+    capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    code, _, err = hloscope(capsys, "compile", tiny, "-o", tmp_path / "l", *arguments)
+    assert code == 2 and err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.hlo"]
+
+
+def test_compile_of_broken_text_writes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "cut.hlo").write_text(MODULE[: MODULE.index("ROOT") + 10])
+    code, _, err = hloscope(capsys, "compile", tmp_path / "cut.hlo", "-o", tmp_path / "l")
+    assert code == 2 and "cut.hlo:8:" in err
+    assert not (tmp_path / "l").exists()
+
+
+def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "l").write_text("precious")
+    for command in (["compile", tiny], ["capture", tmp_path / "nothing.py:f"]):
+        code, _, err = hloscope(capsys, command[0], "-o", tmp_path / "l", command[1])
+        assert code == 2 and "--force" in err
+    assert (tmp_path / "l").read_text() == "precious"
+
+
+def test_the_real_compiler_compiles_it_too(tiny: Path, tmp_path: Path) -> None:
+    done = child("compile", tiny, "--engine", "xla", "-o", tmp_path / "l", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["source"]["target"] == "cpu"
+    with load(str(tmp_path / "l")) as run:
+        assert run.source.xla_build is not None
+        assert run.passes[0].pass_name == "before_optimizations"
+        assert any(row.changed for row in run.passes)
+
+
+# ---------------------------------------------------------------- capture
+def test_capture_passes_output_and_exit_code_on(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = child("capture", "-o", tmp_path / "l", "--json", "--", sys.executable, tmp_path / "program.py")
+    assert done.returncode == 3
+    rows = json.loads(done.stdout)["rows"]  # the program's own output is not in it
+    assert any("lambda" in row["module"] for row in rows)
+    assert "out " in done.stderr and "err\n" in done.stderr
+    with load(str(tmp_path / "l"), "lambda") as run:
+        assert any(row.ns for row in run.passes)
+        assert "sine(" in run.stage_text(0)
+
+
+def test_capture_of_a_program_without_jax(tmp_path: Path) -> None:
+    done = child("capture", "-o", tmp_path / "l", "--", "sh", "-c", "echo hi; exit 7")
+    assert done.returncode == 7
+    assert done.stdout == "hi\n"
+    assert "compiled nothing" in done.stderr
+    assert not (tmp_path / "l").exists()
+
+
+def test_capture_of_a_function(tmp_path: Path) -> None:
+    (tmp_path / "f.py").write_text(FUNCTION)
+    done = child("capture", "--target", "cpu", "f.py:step", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with load(str(tmp_path / "step.ledger")) as run:
+        assert run.source.module == "jit_step"
+        dot = next(run.search(r" dot\(", 0))
+        assert run.why(dot.name).source[0].line == 5
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-o", "l", "--", "no-such-command-here"], ["--", "true"], ["--target", "cpu", "-o", "l", "true"]]
+)
+def test_capture_that_cannot_start(tmp_path: Path, arguments: list[str]) -> None:
+    done = child("capture", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("hloscope: ") and done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+CAPTURE_IN_PYTHON = """\
+import jax, jax.numpy as jnp
+from hloscope.core import capture
+def loss(w, x):
+    return jax.nn.softmax(x @ w).sum()
+run = capture(jax.jit(jax.grad(loss)), jnp.ones((16, 4)), jax.ShapeDtypeStruct((8, 16), jnp.float32), ledger="kept")
+dot = next(run.search(" dot[(]", 0))
+print(len(run.passes), run.why(dot.name).source[0].line, run.diff(0, -1).empty, "XLA_FLAGS" in __import__("os").environ)
+run.close()
+try:
+    capture(lambda x: x + jnp.ones(3), jnp.ones(4))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_capture_in_python(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(CAPTURE_IN_PYTHON)
+    done = subprocess.run(
+        [sys.executable, "p.py"], capture_output=True, text=True, check=False, timeout=240, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    passes, line, empty, flags = done.stdout.splitlines()[0].split()
+    assert int(passes) > 10 and (line, empty, flags) == ("4", "False", "False")
+    assert done.stdout.splitlines()[1].startswith("UsageError the function cannot be lowered for cpu")
+    with load(str(tmp_path / "kept")) as run:
+        assert run.source.kind == "ledger"

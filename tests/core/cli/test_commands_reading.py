@@ -1,0 +1,347 @@
+"""ls, passes, diff, why, sql and import as a user calls them: output, JSON keys, exit codes, and bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from hloscope.core.cli import main
+from hloscope.core.views.run import load
+
+BACKENDS = ("cpu", "gpu", "tpu")
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Hloscope = Callable[..., Outcome]
+
+
+@pytest.fixture
+def hloscope(capsys: pytest.CaptureFixture[str]) -> Hloscope:
+    def run(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        code = main.run([str(one) for one in arguments])
+        printed = capsys.readouterr()
+        return Outcome(code, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture(params=BACKENDS)
+def dump(request: pytest.FixtureRequest, fixtures: Path) -> Path:
+    return fixtures / "dumps" / str(request.param)
+
+
+def child(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hloscope.core.cli.main", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)
+
+
+# ---------------------------------------------------------------- passes
+def test_passes_has_the_promised_keys(hloscope: Hloscope, dump: Path) -> None:
+    answer = hloscope("passes", dump, "--json").json
+    assert answer["source"]["path"] == str(dump)
+    assert answer["source"]["target"] == dump.name
+    promised = {
+        "index", "pipeline", "pass", "changed", "instructions_before", "instructions_after", "ns", "file",
+        "unannounced",
+    }  # fmt: skip
+    assert all(promised <= row.keys() for row in answer["rows"])
+    assert [row["index"] for row in answer["rows"]] == list(range(len(answer["rows"])))
+
+
+def test_passes_filters_sorts_and_limits(hloscope: Hloscope, dump: Path) -> None:
+    answer = hloscope("passes", dump, "--json", "--filter", "changed", "--sort", "-delta", "--limit", "3").json
+    rows = answer["rows"]
+    assert len(rows) == 3 and answer["truncated"]
+    assert all(row["changed"] for row in rows)
+    assert [row["delta"] for row in rows] == sorted((row["delta"] for row in rows), reverse=True)
+    lines = hloscope("passes", dump, "--jsonl").out.splitlines()
+    assert len(lines) == len(hloscope("passes", dump, "--json").json["rows"])
+
+
+def test_the_table_names_every_pass(hloscope: Hloscope, dump: Path) -> None:
+    out = hloscope("passes", dump).out.splitlines()
+    assert out[0].split()[:4] == ["index", "pipeline", "pass", "changed"]
+    assert len(out) == 1 + len(load(str(dump)))
+
+
+# ---------------------------------------------------------------- ls
+def test_ls_tells_modules_apart(hloscope: Hloscope, fixtures: Path) -> None:
+    rows = hloscope("ls", fixtures / "dumps/cpu_multi", "--json").json["rows"]
+    promised = {"index", "name", "instructions", "stages", "files", "bytes", "same_as", "differs_by"}
+    assert all(promised <= row.keys() for row in rows)
+    again = [row for row in rows if row["differs_by"]]
+    assert any("parameter 0" in row["differs_by"] for row in again)
+
+
+def test_the_index_of_ls_is_what_module_takes(hloscope: Hloscope, fixtures: Path) -> None:
+    folder = fixtures / "dumps/cpu_multi"
+    for row in hloscope("ls", folder, "--json", "--filter", "stages > 0").json["rows"]:
+        outcome = hloscope("passes", folder, "--module", row["index"], "--json")
+        assert outcome.json["source"]["module"] == row["name"]
+        assert outcome.err == ""
+
+
+def test_what_was_taken_is_said_on_stderr(hloscope: Hloscope, fixtures: Path) -> None:
+    outcome = hloscope("passes", fixtures / "dumps/cpu_multi", "--json")
+    assert "took the largest" in outcome.err and "--module" in outcome.err
+    assert outcome.json["rows"]
+
+
+# ---------------------------------------------------------------- import and sql
+def test_import_then_ask(hloscope: Hloscope, dump: Path, tmp_path: Path) -> None:
+    ledger = tmp_path / "run.ledger"
+    report = hloscope("import", dump, "-o", ledger, "--json").json
+    assert {"files", "modules", "stages", "events", "not_understood"} <= report.keys()
+    assert report["files"] == sum(1 for path in dump.rglob("*") if path.is_file())
+    passes = hloscope("passes", ledger, "--json").json["rows"]
+    assert passes == hloscope("passes", dump, "--json").json["rows"]
+    counted = hloscope("sql", ledger, "select count(*) n from passes where changed", "--json").json["rows"]
+    assert counted == [{"n": sum(1 for row in passes if row["changed"])}]
+
+
+def test_import_does_not_overwrite(hloscope: Hloscope, dump: Path, tmp_path: Path) -> None:
+    ledger = tmp_path / "run.ledger"
+    ledger.write_text("precious")
+    outcome = hloscope("import", dump, "-o", ledger)
+    assert outcome.code == 2 and "--force" in outcome.err
+    assert ledger.read_text() == "precious"
+    assert hloscope("import", dump, "-o", ledger, "--force").code == 0
+    assert hloscope("ls", ledger).code == 0
+
+
+def test_import_of_what_is_no_dump_leaves_no_file(hloscope: Hloscope, tmp_path: Path, dump: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    file = next(dump.glob("*before_optimizations.txt"))
+    for source in (tmp_path / "empty", tmp_path / "missing", file):
+        outcome = hloscope("import", source, "-o", tmp_path / "out.ledger")
+        assert outcome.code == 2 and outcome.err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty"]
+
+
+@pytest.mark.parametrize("query", ["delete from pass_rows", "select nothing from passes", "", "select 1; select 2"])
+def test_sql_that_cannot_be_asked(hloscope: Hloscope, fixtures: Path, tmp_path: Path, query: str) -> None:
+    ledger = tmp_path / "run.ledger"
+    hloscope("import", fixtures / "dumps/cpu_snapshot", "-o", ledger)
+    before = ledger.read_bytes()
+    outcome = hloscope("sql", ledger, query)
+    assert outcome.code == 2 and outcome.err.startswith("hloscope: ") and outcome.err.count("\n") == 1
+    assert ledger.read_bytes() == before
+
+
+def test_sql_columns_of_one_name_are_kept_apart(hloscope: Hloscope, fixtures: Path, tmp_path: Path) -> None:
+    ledger = tmp_path / "run.ledger"
+    hloscope("import", fixtures / "dumps/cpu_snapshot", "-o", ledger)
+    rows = hloscope("sql", ledger, "select 1 a, 2 a, x'00ff' b", "--json").json["rows"]
+    assert rows == [{"a": 1, "a_2": 2, "b": "<2 bytes>"}]
+
+
+# ---------------------------------------------------------------- diff
+def test_diff_of_a_stage(hloscope: Hloscope, dump: Path) -> None:
+    rows = hloscope("passes", dump, "--json").json["rows"]
+    changed = next(row for row in rows if row["changed"] and row["delta"])
+    outcome = hloscope("diff", dump, "--stage", changed["index"], "--json")
+    assert outcome.code == 1
+    answer = outcome.json
+    assert {"added", "removed", "modified", "renamed"} <= answer.keys()
+    assert len(answer["added"]) - len(answer["removed"]) == changed["delta"]
+    assert all({"name", "before", "after", "what"} <= one.keys() for one in answer["modified"])
+    text = hloscope("diff", dump, "--stage", changed["index"]).out
+    assert f"[{changed['index']}]" in text and changed["pass"] in text
+    assert "\x1b" not in text
+
+
+def test_diff_of_an_unchanged_stage_exits_0(hloscope: Hloscope, dump: Path) -> None:
+    rows = hloscope("passes", dump, "--json").json["rows"]
+    same = next(row["index"] for row in rows[1:] if row["changed"] is False)
+    outcome = hloscope("diff", dump, "--stage", same)
+    assert outcome.code == 0 and "no difference" in outcome.out
+
+
+def test_diff_from_to_and_of_the_whole(hloscope: Hloscope, dump: Path) -> None:
+    whole = hloscope("diff", dump, "--json").json
+    last = len(load(str(dump))) - 1
+    assert (whole["from"], whole["to"]) == (0, last)
+    assert hloscope("diff", dump, "--from", 0, "--to", last, "--json").json["added"] == whole["added"]
+    assert hloscope("diff", dump, "--from", 3, "--to", 3).code == 0
+
+
+def test_diff_of_two(hloscope: Hloscope, fixtures: Path, tmp_path: Path) -> None:
+    first = fixtures / "dumps/cpu"
+    file = next(first.glob("*before_optimizations.txt"))
+    assert hloscope("diff", first, first).code == 0
+    assert hloscope("diff", file, file).code == 0
+    changed = tmp_path / "b.txt"
+    changed.write_text(file.read_text().replace("transpose(", "copy(", 1))
+    outcome = hloscope("diff", file, changed, "--json")
+    assert outcome.code == 1
+    # The stages of a dump against one file: the first stage is that file.
+    assert hloscope("diff", first, file, "--from", 0).code == 0
+    assert hloscope("diff", first, fixtures / "dumps/gpu_narrow").code == 1
+
+
+@pytest.mark.parametrize("arguments", [["--stage", "999"], ["--stage", "1", "--from", "0"], ["--stage", "x"]])
+def test_diff_of_stages_that_are_not_there(hloscope: Hloscope, dump: Path, arguments: list[str]) -> None:
+    outcome = hloscope("diff", dump, *arguments)
+    assert outcome.code == 2 and outcome.err.count("\n") == 1
+
+
+# ---------------------------------------------------------------- why
+def test_why_has_the_promised_keys(hloscope: Hloscope, dump: Path) -> None:
+    with load(str(dump)) as run:
+        name = next(run.search("", -1)).name
+    answer = hloscope("why", dump, name, "--json").json
+    promised = {
+        "instruction", "source", "shape", "layout", "bytes", "fusion", "layout_chain", "buffer", "passes",
+    }  # fmt: skip
+    assert promised <= answer.keys()
+    assert answer["fusion"] is answer["layout_chain"] is answer["buffer"] is None
+    text = hloscope("why", dump, f"%{name}").out
+    assert "Not known yet" in text and name in text
+
+
+def test_why_of_two_says_that_it_cannot_yet(hloscope: Hloscope, dump: Path) -> None:
+    outcome = hloscope("why", dump, "a", "b")
+    assert outcome.code == 2 and "yet" in outcome.err
+
+
+def test_why_of_an_unknown_name(hloscope: Hloscope, dump: Path) -> None:
+    assert hloscope("why", dump, "no_such_instruction").code == 2
+
+
+# ---------------------------------------------------------------- bad input, for every command that takes a PATH
+@pytest.mark.parametrize("command", [["passes"], ["diff"], ["ls"], ["why", "x"], ["sql", "select 1"]])
+@pytest.mark.parametrize("what", ["missing", "empty", "no HLO", "binary", "truncated ledger", "rubbish text"])
+def test_bad_input_is_one_line(hloscope: Hloscope, tmp_path: Path, command: list[str], what: str) -> None:
+    path = tmp_path / "in.txt"
+    if what in ("empty", "no HLO"):
+        path.mkdir()
+        if what == "no HLO":
+            (path / "notes.md").write_text("nothing here")
+    elif what == "binary":
+        path.write_bytes(os.urandom(4096).replace(b"HloModule", b"") + b"\0\xff")
+    elif what == "truncated ledger":
+        path.write_bytes(b"SQLite format 3\0" + b"\0" * 20)
+    elif what == "rubbish text":
+        path.write_text("to be or not to be\n" * 100)
+    outcome = hloscope(command[0], path, *command[1:])
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.startswith(f"hloscope: {path}") and outcome.err.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_is_no_error(fixtures: Path) -> None:
+    command = f"{sys.executable} -m hloscope.core.cli.main diff {fixtures / 'dumps/tpu'} | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stderr == "" and done.stdout.count("\n") == 1
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Path:
+    """A directory with almost no room, where this machine lets us have one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("cannot mount a small file system here")
+    return folder
+
+
+def test_a_full_disk(fixtures: Path, tiny_disk: Path) -> None:
+    try:
+        kept = tiny_disk / "kept.txt"
+        kept.write_text("precious")
+        done = child("import", fixtures / "dumps/tpu", "-o", tiny_disk / "run.ledger")
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+        assert kept.read_text() == "precious"
+    finally:
+        subprocess.run(["umount", str(tiny_disk)], check=False)
+
+
+def test_a_limit_on_file_size_is_a_full_disk_without_root(fixtures: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.txt"
+    kept.write_text("precious")
+    ledger = tmp_path / "run.ledger"
+    script = (
+        f"ulimit -f 40; exec {sys.executable} -m hloscope.core.cli.main import {fixtures / 'dumps/tpu'} -o {ledger}"
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2, done
+    assert done.stderr.startswith("hloscope: ") and done.stderr.count("\n") == 1
+    assert kept.read_text() == "precious"
+
+
+SLOW_IMPORT = """
+import sys, time
+from hloscope.core.dumps import directory
+original = directory.Dump.read_file
+def slow(self, file, limit=None):
+    print("reading", flush=True)
+    time.sleep(0.05)
+    return original(self, file, limit)
+directory.Dump.read_file = slow
+from hloscope.core.cli.main import main
+main()
+"""
+
+
+def test_ctrl_c_in_the_middle_of_an_import(fixtures: Path, tmp_path: Path) -> None:
+    ledger = tmp_path / "run.ledger"
+    source = fixtures / "dumps/cpu"
+    before = {path.name: path.read_bytes() for path in source.iterdir()}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_IMPORT, "import", str(source), "-o", str(ledger)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for _ in range(12):
+        process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "hloscope: interrupted\n"
+    assert {path.name: path.read_bytes() for path in source.iterdir()} == before
+    with load(str(ledger)) as run:
+        assert any("did not finish" in note for note in run.notes)
+        assert 0 < len(run) < len(load(str(source)))
+        assert run.stage_text(0)
+
+
+def test_a_killed_import_can_be_read(fixtures: Path, tmp_path: Path) -> None:
+    ledger = tmp_path / "run.ledger"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_IMPORT, "import", str(fixtures / "dumps/cpu_multi"), "-o", str(ledger)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for _ in range(14):
+        process.stdout.readline()
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 30
+    while not ledger.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with load(str(ledger)) as run:
+        assert run.passes and run.stage_text(0)
+        assert any("did not finish" in note for note in run.notes)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
-from pygls.protocol import LanguageServerProtocol, lsp_method
+from pygls.protocol import LanguageServerProtocol
 
 from hloscope.lsp.transport import decode_error, frame
 
 if TYPE_CHECKING:
+    from cattrs import Converter
+
     from hloscope.lsp.server import HloServer
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,15 @@ class Encoded:
 class HloProtocol(LanguageServerProtocol):
     """LSP for one client."""
 
-    _server: HloServer
+    def __init__(self, server: HloServer, converter: Converter) -> None:
+        super().__init__(server, converter)
+        for method, handler in (
+            (types.TEXT_DOCUMENT_DID_OPEN, self._did_open),
+            (types.TEXT_DOCUMENT_DID_CHANGE, self._did_change),
+            (types.TEXT_DOCUMENT_DID_CLOSE, self._did_close),
+            (types.EXIT, self._exit),
+        ):
+            self.fm.add_builtin_feature(method, handler)
 
     # ---------------------------------------------------------------- incoming
     def decode(self, body: bytes) -> Any:
@@ -112,31 +121,24 @@ class HloProtocol(LanguageServerProtocol):
             self.writer.write(data)
 
     # ---------------------------------------------------------------- documents and life
-    @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
-    def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:
-        """A text is the client's from now on."""
+    def _did_open(self, params: types.DidOpenTextDocumentParams) -> None:
         item = params.text_document
-        self._server.documents.open(item.uri, item.language_id, item.version, item.text)
+        self._host.documents.open(item.uri, item.language_id, item.version, item.text)
 
-    @lsp_method(types.TEXT_DOCUMENT_DID_CHANGE)
-    def lsp_text_document__did_change(self, params: types.DidChangeTextDocumentParams) -> None:
-        """Edits, in order, each against the text that the one before it left."""
-        self._server.documents.change(params.text_document.uri, params.text_document.version, params.content_changes)
+    def _did_change(self, params: types.DidChangeTextDocumentParams) -> None:
+        self._host.documents.change(params.text_document.uri, params.text_document.version, params.content_changes)
 
-    @lsp_method(types.TEXT_DOCUMENT_DID_CLOSE)
-    def lsp_text_document__did_close(self, params: types.DidCloseTextDocumentParams) -> None:
-        """The text on disk is the truth again."""
-        self._server.documents.close(params.text_document.uri)
+    def _did_close(self, params: types.DidCloseTextDocumentParams) -> None:
+        self._host.documents.close(params.text_document.uri)
 
-    @lsp_method(types.SHUTDOWN)
-    def lsp_shutdown(self, *args: Any) -> Generator[Any, Any, None]:
-        """No more work; the client says exit next."""
-        yield from super().lsp_shutdown(*args)
+    def _exit(self, params: object) -> None:
+        # The process is the transport's business: other clients may be on the same one.
+        del params
+        self._host.finish()
 
-    @lsp_method(types.EXIT)
-    def lsp_exit(self, *args: Any) -> None:
-        """End this connection; the process is the transport's business."""
-        self._server.finish()
+    @property
+    def _host(self) -> HloServer:
+        return cast("HloServer", self._server)
 
     @property
     def asked_to_shut_down(self) -> bool:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
@@ -39,8 +39,6 @@ _PARENT_SECONDS = 1.0
 class HloServer(LanguageServer):
     """Serves one client; `hloscope.lsp.transport.serve` gives it a stream."""
 
-    protocol: HloProtocol
-
     def __init__(self, *, parent_gone: Callable[[], None] | None = None) -> None:
         """`parent_gone` is called, from another thread, when the process that the client names as its own has ended;
         None where that process is not on this machine."""
@@ -59,15 +57,19 @@ class HloServer(LanguageServer):
         for feature in WORKSPACE_FEATURES:
             self.feature(feature.method, feature.options)(self._workspace_handler(feature))
 
+    @property
+    def wire(self) -> HloProtocol:
+        """The protocol, by its own type."""
+        return cast(HloProtocol, self.protocol)
+
     # ---------------------------------------------------------------- life
     @property
     def exit_code(self) -> int:
         """What the process should return if the client ended now: 0 once it has asked for the shutdown."""
-        return 0 if self.protocol.asked_to_shut_down else 1
+        return 0 if self.wire.asked_to_shut_down else 1
 
-    def begin(self, loop: asyncio.AbstractEventLoop, finish: Callable[[int], None]) -> None:
+    def begin(self, finish: Callable[[int], None]) -> None:
         """The stream is up; `finish` ends it with an exit code."""
-        del loop
         self._finish = finish
 
     def finish(self) -> None:
@@ -128,7 +130,7 @@ class HloServer(LanguageServer):
 
     async def _work(self, answer: Callable[[], object]) -> Any:
         """An answer from a worker, encoded there too: JSON of megabytes would hold up the loop."""
-        return await asyncio.wrap_future(self.workers.submit(lambda: self.protocol.encode(answer())))
+        return await asyncio.wrap_future(self.workers.submit(lambda: self.wire.encode(answer())))
 
     async def _guard(self, name: str, where: str, answer: Callable[[], Awaitable[Any]]) -> Any:
         started = time.perf_counter()

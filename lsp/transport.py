@@ -50,7 +50,7 @@ def read_frames(stream: BinaryIO) -> Iterator[bytes]:
         if length is None:
             raise FramingError("a header without Content-Length")
         body = stream.read(length)
-        if body is None or len(body) < length:
+        if len(body) < length:
             return
         yield body
 
@@ -105,9 +105,9 @@ async def serve(server: HloServer, reader: BinaryIO, writer: BinaryIO) -> int:
     def read() -> None:
         try:
             for body in read_frames(reader):
-                message = server.protocol.decode(body)
+                message = server.wire.decode(body)
                 if message is not None:
-                    from_thread(server.protocol.handle, message)
+                    from_thread(server.wire.handle, message)
         except FramingError as error:
             log.error("closing the connection: %s", error)
         except (OSError, ValueError) as error:
@@ -117,7 +117,7 @@ async def serve(server: HloServer, reader: BinaryIO, writer: BinaryIO) -> int:
 
     outbox = Outbox(writer, lambda: from_thread(lambda: finish(server.exit_code)))
     server.protocol.set_writer(outbox)
-    server.begin(loop, finish)
+    server.begin(finish)
     threading.Thread(target=read, name="hloscope-reader", daemon=True).start()
     try:
         return await finished

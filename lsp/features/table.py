@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from hloscope.lsp.documents import Check
-from hloscope.lsp.features import diagnostics, folding
+from hloscope.lsp.features import (
+    definition,
+    diagnostics,
+    folding,
+    highlight,
+    hover,
+    outline,
+    references,
+    rename,
+    workspace_symbols,
+)
 from hloscope.lsp.features.feature import Feature, WorkspaceFeature
 
 FEATURES: tuple[Feature, ...] = (
+    hover.FEATURE,
+    definition.FEATURE,
+    references.FEATURE,
+    highlight.FEATURE,
+    outline.FEATURE,
     folding.FEATURE,
+    rename.PREPARE,
+    rename.FEATURE,
 )
 
-WORKSPACE_FEATURES: tuple[WorkspaceFeature, ...] = ()
+WORKSPACE_FEATURES: tuple[WorkspaceFeature, ...] = (workspace_symbols.FEATURE,)
 
 CHECKS: tuple[Check, ...] = diagnostics.CHECKS
 """In the order in which their findings are published; each replaces what the one before published."""

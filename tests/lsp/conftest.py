@@ -153,7 +153,7 @@ class Process:
     def __init__(self, *options: str) -> None:
         command = [sys.executable, "-m", "hloscope.core.cli.main", "lsp", *options]
         self.popen = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert self.popen.stdin is not None and self.popen.stdout is not None and self.popen.stderr is not None
         self.stderr: list[str] = []
@@ -161,7 +161,7 @@ class Process:
         self._log = threading.Thread(target=self._drain, args=(self.popen.stderr,), daemon=True)
         self._log.start()
         self.stdin = self.popen.stdin
-        self.client = Client(self.popen.stdout, self.popen.stdin)  # type: ignore[arg-type]
+        self.client = Client(self.popen.stdout, self.popen.stdin)
 
     def _drain(self, stream: Any) -> None:
         for line in stream:
@@ -214,3 +214,18 @@ def shared() -> Iterator[Process]:
 def stage() -> str:
     """A real stage of a real compile."""
     return next(DATA.glob("*after_optimizations.txt")).read_text()
+
+
+@pytest.fixture(scope="session")
+def large() -> str:
+    """A text that takes a while to read: 30,000 instructions in one computation."""
+    lines = ["HloModule large", "", "ENTRY %main (x: f32[8]) -> f32[8] {", "  %x = f32[8]{0} parameter(0)"]
+    lines += ["  %a.0 = f32[8]{0} negate(%x)"]
+    lines += [f"  %a.{n} = f32[8]{{0}} add(%a.{n - 1}, %x)" for n in range(1, 30_000)]
+    return "\n".join([*lines, "}", ""])
+
+
+@pytest.fixture(scope="session")
+def over() -> type[Client]:
+    """The client alone, for streams that a test opens itself."""
+    return Client

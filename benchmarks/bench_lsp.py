@@ -1,0 +1,162 @@
+"""The language server under a real client: from an edit to its diagnostics, and hover while nothing else happens.
+
+    python -m benchmarks.bench_lsp [--instructions 10000 40000] [--rounds 15]
+
+The client is pygls' own, over stdio, on the machine's ordinary scheduler. Texts are made here: computations of 200
+instructions that call each other as XLA's fusions do, with metadata of ordinary length.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+from lsprotocol import types
+from pygls.lsp.client import LanguageClient
+
+URI = "file:///bench/module_0001.jit_bench.after_optimizations.txt"
+BODY = 200
+
+
+def module_text(instructions: int) -> str:
+    """A module of about that many instructions."""
+    lines = ["HloModule jit_bench, is_scheduled=true", ""]
+    count = max(instructions // (BODY + 1), 1)
+    shape = "f32[128,256]{1,0}"
+    for k in range(count):
+        lines.append(f"%fused_computation.{k} (param_0.{k}: f32[128,256]) -> f32[128,256] {{")
+        lines.append(f"  %param_0.{k} = {shape} parameter(0)")
+        before = f"param_0.{k}"
+        for n in range(BODY - 1):
+            name = f"add.{k}.{n}"
+            root = "ROOT " if n == BODY - 2 else ""
+            lines.append(
+                f"  {root}%{name} = {shape} add(%{before}, %param_0.{k}), "
+                f'metadata={{op_name="jit(bench)/jit(main)/layer_{k}/add" source_file="model.py" source_line={n}}}'
+            )
+            before = name
+        lines += ["}", ""]
+    lines += ["ENTRY %main (x: f32[128,256]) -> f32[128,256] {", f"  %x = {shape} parameter(0)"]
+    before = "x"
+    for k in range(count):
+        root = "ROOT " if k == count - 1 else ""
+        lines.append(f"  {root}%fusion.{k} = {shape} fusion(%{before}), kind=kLoop, calls=%fused_computation.{k}")
+        before = f"fusion.{k}"
+    return "\n".join([*lines, "}", ""])
+
+
+class BenchClient:
+    """One server process with the texts that it has published findings for."""
+
+    def __init__(self) -> None:
+        self.client = LanguageClient("bench", "1")
+        self.published: dict[int | None, asyncio.Event] = {}
+
+        @self.client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
+        def _(params: types.PublishDiagnosticsParams) -> None:
+            self.published.setdefault(params.version, asyncio.Event()).set()
+
+        @self.client.feature(types.WINDOW_SHOW_MESSAGE)
+        def _(params: types.ShowMessageParams) -> None:
+            print(f"  message: {params.message}")
+
+    async def begin(self, text: str) -> None:
+        await self.client.start_io(sys.executable, "-m", "hloscope.core.cli.main", "lsp")
+        await self.client.initialize_async(types.InitializeParams(capabilities=types.ClientCapabilities()))
+        self.client.initialized(types.InitializedParams())
+        item = types.TextDocumentItem(URI, "plaintext", 1, text)
+        self.client.text_document_did_open(types.DidOpenTextDocumentParams(item))
+        await self.diagnostics(1)
+
+    async def diagnostics(self, number: int) -> None:
+        await self.published.setdefault(number, asyncio.Event()).wait()
+
+    def edit(self, number: int, line: int) -> None:
+        """Type one letter of a comment at a line's start, so that every offset behind it moves."""
+        where = types.Position(line, 0)
+        change = types.TextDocumentContentChangePartial(types.Range(where, where), "\n" if number % 2 else " ")
+        document = types.VersionedTextDocumentIdentifier(number, URI)
+        self.client.text_document_did_change(types.DidChangeTextDocumentParams(document, [change]))
+
+    async def hover(self, line: int) -> types.Hover | None:
+        params = types.HoverParams(types.TextDocumentIdentifier(URI), types.Position(line, 8))
+        return await self.client.text_document_hover_async(params)
+
+    async def end(self) -> None:
+        await self.client.shutdown_async(None)
+        self.client.exit(None)
+        await self.client.stop()
+
+
+async def timed(call: Callable[[], Awaitable[object]]) -> float:
+    """Milliseconds."""
+    start = time.perf_counter()
+    await call()
+    return (time.perf_counter() - start) * 1000
+
+
+def report(what: str, values: list[float]) -> None:
+    ordered = sorted(values)
+    p95 = ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))]
+    print(f"  {what:<42} median {statistics.median(values):8.1f} ms   p95 {p95:8.1f} ms   n={len(values)}")
+
+
+async def measure(instructions: int, rounds: int) -> None:
+    text = module_text(instructions)
+    count = text.count(" = ")
+    print(f"{count:,} instructions, {len(text) / 1e6:.1f} MB")
+    bench = BenchClient()
+    report("start, open, first diagnostics", [await timed(lambda: bench.begin(text))])
+    line = text[: len(text) // 2].count("\n")
+    await asyncio.sleep(3)
+    idle = [await timed(lambda: bench.hover(line + k)) for k in range(rounds * 4)]
+    report("hover", idle)
+    edits: list[float] = []
+    hovers: list[float] = []
+    number = 1
+    for _ in range(rounds):
+        number += 1
+        version = number
+
+        async def edit_and_wait(version: int = version) -> None:
+            bench.edit(version, line)
+            await bench.diagnostics(version)
+
+        edits.append(await timed(edit_and_wait))
+        # The full reader may still be at work: hovers now are those of somebody who looks while it is.
+        hovers.append(await timed(lambda: bench.hover(line + 5)))
+        await asyncio.sleep(0.2 + instructions / 15_000)
+    report("edit to first diagnostics", edits)
+    report("hover right after the diagnostics", hovers)
+    after: list[float] = []
+    for _ in range(rounds):
+        number += 1
+        version = number
+
+        async def edit_and_hover(version: int = version) -> None:
+            bench.edit(version, line)
+            await bench.hover(line + 5)
+
+        after.append(await timed(edit_and_hover))
+        await asyncio.sleep(0.2 + instructions / 15_000)
+    report("edit to hover of the edited text", after)
+    symbols = types.DocumentSymbolParams(types.TextDocumentIdentifier(URI))
+    report("outline", [await timed(lambda: bench.client.text_document_document_symbol_async(symbols))])
+    await bench.end()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--instructions", type=int, nargs="+", default=[10_000, 40_000])
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    for instructions in options.instructions:
+        asyncio.run(measure(instructions, options.rounds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Hover: what the thing under the cursor is, in Markdown. Facts come from the core; here is only how they read."""
+
+from __future__ import annotations
+
+from lsprotocol import types
+
+from hloscope.core.hlo.attributes import ATTRIBUTES, CALLED, CONTROL
+from hloscope.core.hlo.opcodes import OPCODES, Opcode
+from hloscope.core.text.module_index import ModuleIndex, Target
+from hloscope.core.views.data import HoverFacts, SourceFrame
+from hloscope.core.views.hover import instruction_facts
+from hloscope.lsp.documents import Reading
+from hloscope.lsp.features.feature import Feature
+from hloscope.lsp.features.markdown import block, shortened, span, spans
+
+_NAMES = 8
+"""Operands, users or callers that are named."""
+_SIGNATURE = 2_000
+_VALUE = 1_000
+_FRAMES = 6
+
+
+def hover(reading: Reading, params: types.HoverParams) -> types.Hover | None:
+    """On a name: that instruction or computation; on an opcode, a shape or an attribute: what it means."""
+    index = reading.index
+    target = index.at_offset(reading.offset(params.position))
+    text = describe(index, target)
+    if text is None:
+        return None
+    return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text), reading.range(*target.span))
+
+
+def describe(index: ModuleIndex, target: Target) -> str | None:
+    """The Markdown for what is under the cursor; None where there is nothing to say."""
+    match target.kind:
+        case "instruction" | "operand" | "control" | "parameter" | "shape":
+            return instruction(instruction_facts(index, target.refers_to)) if target.refers_to >= 0 else _undefined(target)
+        case "computation" | "computation-reference":
+            return computation(index, target.refers_to) if target.refers_to >= 0 else _undefined(target)
+        case "opcode":
+            return opcode(target.name)
+        case "attribute":
+            return attribute(target.name, index.source[slice(*target.span)])
+        case "header":
+            return f"{span(target.name)}: attribute of the module\n\n{_value(index.source[slice(*target.span)])}"
+        case "none":
+            return None
+
+
+def instruction(facts: HoverFacts) -> str:
+    """Signature, meaning, size, neighbours and source of one instruction."""
+    size = [f"shape {span(facts.shape)}"]
+    if facts.layout is not None:
+        size.append(f"layout {span(facts.layout)}")
+    if facts.bytes is not None:
+        size.append(amount(facts.bytes))
+    lines = [
+        block(shortened(facts.signature, _SIGNATURE)),
+        f"**{facts.opcode}**: {facts.meaning}" if facts.meaning else f"**{facts.opcode}**",
+        " · ".join(size),
+        _neighbours("operand", facts.operands),
+        _neighbours("user", facts.users) + (" · root" if facts.is_root else ""),
+        f"in {span(facts.computation)}" if facts.computation else "",
+        f"op_name {span(shortened(facts.op_name, _VALUE))}" if facts.op_name else "",
+        _source(facts.source),
+    ]
+    return "\n\n".join(line for line in lines if line)
+
+
+def computation(index: ModuleIndex, number: int) -> str:
+    """Signature, size, root and callers of one computation."""
+    one = index.computation(number)
+    callers = [index.name(i) for i in index.callers(number)]
+    root = ""
+    if one.root >= 0:
+        root = f"root {span(index.name(one.root))}, {span(shortened(index.shape_text(one.root), _VALUE))}"
+    called = f"{_count(len(callers), 'caller')}: {spans(callers, _NAMES)}" if callers else "called by nothing"
+    lines = [
+        block(shortened(index.source[slice(*one.header)].rstrip("{ \r\n"), _SIGNATURE)),
+        f"{'entry computation' if one.is_entry else 'computation'} · {_count(len(one), 'instruction')}",
+        root,
+        "" if one.is_entry and not callers else called,
+    ]
+    return "\n\n".join(line for line in lines if line)
+
+
+def opcode(name: str) -> str | None:
+    """Meaning, arity and properties of an opcode; None for one that the table does not know."""
+    known = OPCODES.get(name)
+    if known is None:
+        return f"{span(name)}: not an opcode that this version knows"
+    arity = "any number of operands" if known.arity is None else _count(known.arity, "operand")
+    return "\n\n".join((f"**{known.name}**: {known.meaning}", " · ".join((arity, *_properties(known)))))
+
+
+def attribute(key: str, text: str) -> str:
+    """Meaning and value of an instruction's attribute, whose text is ``key=value``."""
+    known = ATTRIBUTES.get(key)
+    if known is not None:
+        meaning = known.meaning
+    elif key in CALLED:
+        meaning = "the computation that the instruction calls"
+    elif key == CONTROL:
+        meaning = "instructions that must run before this one"
+    else:
+        meaning = "attribute"
+    return f"**{key}**: {meaning}\n\n{_value(text.partition('=')[2].strip())}"
+
+
+def amount(count: int) -> str:
+    """Bytes, and in a larger unit where there is one."""
+    exact = _count(count, "byte")
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{exact} ({count / size:.4g} {unit})"
+    return exact
+
+
+def _properties(known: Opcode) -> list[str]:
+    out = [
+        word
+        for word, holds in (
+            ("elementwise", known.elementwise),
+            ("commutative", known.commutative),
+            ("has an effect", known.side_effect),
+            ("collective", known.collective),
+        )
+        if holds
+    ]
+    if known.calls != "none":
+        out.append("calls computations as control flow" if known.calls == "control-flow" else "calls a computation")
+    if known.asynchronous:
+        out.append(f"{known.asynchronous} of an asynchronous pair")
+    return out
+
+
+def _neighbours(what: str, names: tuple[str, ...]) -> str:
+    return f"{_count(len(names), what)}: {spans(names, _NAMES)}" if names else f"no {what}s"
+
+
+def _source(frames: tuple[SourceFrame, ...]) -> str:
+    """Where it comes from, innermost frame first, one line each."""
+    lines = [
+        span(f"{frame.file}:{frame.line}") + (f" in {span(frame.function)}" if frame.function else "")
+        for frame in frames[:_FRAMES]
+    ]
+    if len(frames) > _FRAMES:
+        lines.append(f"and {len(frames) - _FRAMES} more frames")
+    return "  \n".join(["from " + lines[0], *lines[1:]]) if lines else ""
+
+
+def _value(text: str) -> str:
+    return block(shortened(text, _VALUE), "text") if text else ""
+
+
+def _undefined(target: Target) -> str:
+    return f"{span(target.name)} is not defined here"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+FEATURE = Feature(types.TEXT_DOCUMENT_HOVER, hover)

@@ -7,6 +7,7 @@ reason, written beside it in ``EXCEPTIONS``.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -67,8 +68,10 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
                 yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Python in a child, started in the repository's root."""
+    command, environment = [sys.executable, *arguments], {**os.environ, **variables}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_the_walk_sees_the_tree() -> None:
@@ -90,7 +93,8 @@ def test_the_standard_library_keeps_its_bisect() -> None:
 def test_pytest_from_the_root_keeps_it_too(tmp_path: Path) -> None:
     probe = tmp_path / "test_probe.py"
     probe.write_text("import bisect, random\n\n\ndef test_it() -> None:\n    assert bisect.bisect([1, 2], 1) == 1\n")
-    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), str(probe))
+    plain = ("-c", os.devnull, "-p", "no:cacheprovider", "--import-mode=importlib")
+    done = run("-m", "pytest", "-q", *plain, str(probe), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -26,6 +26,7 @@ COMPILE_SECONDS = 1800.0
 _PARTITIONS = re.compile(r"\b(?:mhlo\.)?num_partitions\s*=\s*([0-9]+)")
 _REPLICAS = re.compile(r"\b(?:mhlo\.num_replicas|replica_count)\s*=\s*([0-9]+)")
 _HEADER_BYTES = 1 << 20
+_SHAPE = re.compile(r"^\s*[a-z][a-z0-9]*\s*\[[0-9,\s]*\](?:\{[^}]*\})?\s*$")
 _SPEC = re.compile(r"^(?P<path>.+\.py):(?P<function>[A-Za-z_][A-Za-z0-9_.]*)$")
 
 
@@ -89,6 +90,9 @@ def compile_function(
     the file, the function or a shape is missing, else as ``compile_hlo_text`` does.
     """
     path, function = split_spec(spec)
+    for text in args:
+        if _SHAPE.match(text) is None:
+            raise UsageError(f"--arg {text!r} is no shape", hint="for example f32[8,128]")
     request: dict[str, object] = {
         "kind": "function", "path": os.path.abspath(path), "function": function, "args": list(args),
     }  # fmt: skip

@@ -45,7 +45,7 @@ def joined_flags(user: str | None, ours: Sequence[str]) -> str:
     if given and not given.startswith("-"):
         # A value that is no flag names a file of flags; XLA then reads no flag from the variable itself.
         try:
-            given = " ".join(Path(given).read_text("utf-8").split("\n"))
+            given = " ".join(line.strip() for line in Path(given).read_text("utf-8").splitlines() if line.strip())
         except OSError:
             given = ""
     return " ".join([part for part in (given, *map(quoted, ours)) if part])

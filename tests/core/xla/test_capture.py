@@ -1,0 +1,142 @@
+"""Capturing a program's compiles."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from hloscope.core.dumps.directory import open_dump
+from hloscope.core.errors import LedgerError, UsageError
+from hloscope.core.ledger.queries import LedgerReader
+from hloscope.core.xla.capture import StderrSplitter, capture_command, capture_function
+
+
+def test_a_program_is_captured_with_pass_times_and_its_exit_code(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    ledger, kept, stderr = tmp_path / "run.ledger", tmp_path / "kept", io.BytesIO()
+    result = capture_command([sys.executable, str(program)], ledger, keep_dump=kept, stderr=stderr)
+    assert result.exit_code == 3 and result.dump_to == str(kept)
+    assert stderr.getvalue() == b"to stderr\n"
+    assert result.report is not None and result.report.modules >= 1 and result.report.not_understood == ()
+    with LedgerReader(ledger) as reader:
+        run = reader.runs()[0]
+        assert run.kind == "capture" and run.target == "cpu" and run.xla_build and run.complete
+        assert run.source is not None and "program.py" in run.source
+        assert run.flags is not None and "--xla_cpu_enable_fast_math=true" in run.flags
+        module = next(module for module in reader.modules() if module.name == "jit_step")
+        passes = reader.passes(module.id)
+        assert sum(one.ns is not None for one in passes) > 50
+        assert [one.pass_name for one in passes][0] == "before_optimizations"
+    with open_dump(kept) as dump:
+        step = dump.select("^jit_step$")[0]
+        assert step.stages[0].proto() is not None
+
+
+def test_what_was_compiled_before_a_crash_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    program = tmp_path / "crash.py"
+    program.write_text("import jax, os\njax.jit(lambda x: x * 2)(3.0)\nos.abort()\n")
+    ledger = tmp_path / "run.ledger"
+    result = capture_command([sys.executable, str(program)], ledger, stderr=io.BytesIO())
+    assert result.exit_code == 128 + 6 and result.dump_to is None
+    with LedgerReader(ledger) as reader:
+        assert len(reader.modules()) == 1
+
+
+def test_a_program_that_compiles_nothing(tmp_path: Path) -> None:
+    ledger = tmp_path / "run.ledger"
+    stderr = io.BytesIO()
+    result = capture_command(["sh", "-c", "printf 'no newline' >&2; exit 7"], ledger, stderr=stderr)
+    assert result.exit_code == 7 and result.report is None and not ledger.exists()
+    assert stderr.getvalue() == b"no newline"
+    assert any("compiled nothing" in note for note in result.notes)
+
+
+def test_faults_are_found_before_the_program_runs(tmp_path: Path) -> None:
+    touched = tmp_path / "touched"
+    command = ["sh", "-c", f"touch {touched}"]
+    with pytest.raises(UsageError, match="no such command"):
+        capture_command(["no-such-command-here"], tmp_path / "a.ledger")
+    with pytest.raises(UsageError, match="no command"):
+        capture_command([], tmp_path / "a.ledger")
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "file").touch()
+    with pytest.raises(UsageError, match="not empty"):
+        capture_command(command, tmp_path / "a.ledger", keep_dump=full)
+    ledger = tmp_path / "there.ledger"
+    ledger.write_bytes(b"something")
+    with pytest.raises(LedgerError):
+        capture_command(command, ledger)
+    assert ledger.read_bytes() == b"something" and not touched.exists()
+
+
+def test_a_function_is_captured_without_running_it(program: Path, tmp_path: Path) -> None:
+    ledger = tmp_path / "run.ledger"
+    result, report = capture_function(f"{program}:step", ledger)
+    assert result.target == "cpu" and report.modules == 1
+    with LedgerReader(ledger) as reader:
+        assert [module.name for module in reader.modules()] == ["jit_step"]
+
+
+LOG = b"I1129 21:26:20.877319    6463 hlo_pass_pipeline.cc:303] Running HLO pass pipeline on module f: p\n"
+OTHER = b"I1129 21:26:20.877319    6463 pjrt_client.cc:579] device count\n"
+WARNING = b"W1129 21:26:20.877319    6463 dump.cc:5] look out\n"
+
+
+def split(data: bytes, size: int) -> tuple[bytes, bytes]:
+    splitter = StderrSplitter()
+    shown, logged = b"", b""
+    for at in range(0, len(data), size):
+        more_shown, more_logged = splitter.feed(data[at : at + size])
+        shown, logged = shown + more_shown, logged + more_logged
+    return shown + splitter.rest(), logged
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_only_the_log_lines_are_taken_out_of_stderr(size: int) -> None:
+    data = b"hello\n" + LOG + b"I am user text\n" + OTHER + WARNING + b"10%\r20%\rInd"
+    shown, logged = split(data, size)
+    assert shown == b"hello\nI am user text\n" + WARNING + b"10%\r20%\rInd"
+    assert logged == LOG
+
+
+def test_progress_bars_pass_at_once() -> None:
+    splitter = StderrSplitter()
+    assert splitter.feed(b"\r 10%") == (b"\r 10%", b"")
+    assert splitter.feed(b"\r 20%") == (b"\r 20%", b"")
+    assert splitter.feed(b"\n" + LOG[:10]) == (b"\n", b"")
+    assert splitter.feed(LOG[10:]) == (b"", LOG)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_ctrl_c_ends_the_program_and_imports_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program gets SIGINT as from a terminal (to the whole group); the capture goes on to import."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    program, ledger = tmp_path / "long.py", tmp_path / "run.ledger"
+    program.write_text(
+        "import jax, os, signal, time\njax.jit(lambda x: x * 2)(3.0)\nos.killpg(0, signal.SIGINT)\ntime.sleep(60)\n"
+    )
+    script = textwrap.dedent(
+        f"""
+        import os, sys
+        from hloscope.core.xla.capture import capture_command
+        result = capture_command([sys.executable, {str(program)!r}], {str(ledger)!r})
+        print(result.exit_code, result.report.modules)
+        """
+    )
+    import subprocess
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, start_new_session=True
+    )
+    assert done.stdout.split() in (["130", "1"], ["1", "1"]), done.stderr
+    assert "KeyboardInterrupt" in done.stderr

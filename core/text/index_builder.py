@@ -7,38 +7,39 @@ hands back. Rows near a block's end are read again with the next block, so that 
 
 from __future__ import annotations
 
+import gc
 import re
+from collections import defaultdict
 from dataclasses import dataclass
-from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hloscope.core.hlo.opcodes import OPCODES
+from hloscope.core.text.index_columns import Columns, Finding
 from hloscope.core.text.instruction_text import (
     CALLS,
-    COMMENT,
     FIXED_CHARACTERS,
     HEADER_PARTS,
     INLINE_BODY,
     INLINE_HINT,
     MAX_ROW,
-    OPERAND_SHAPE,
     ROW,
     ROWS,
     InstructionText,
     Span,
     line_end,
     match_close,
-    operand_names,
     scan_instruction,
     shape_end,
     skip_blank,
-    string_end,
     value_end,
 )
+from hloscope.core.text.operand_resolver import OperandResolver
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hloscope.core.errors import Severity
 
 _FIRST_BLOCK = 1 << 12
@@ -46,7 +47,6 @@ _LAST_BLOCK = 1 << 20
 _MAX_FINDINGS = 500
 _NO_OPERANDS = frozenset(("constant", "parameter", "iota"))
 _CALLS_NOTHING = frozenset(row.name for row in OPCODES.values() if row.calls == "none")
-_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _TABLE = re.compile(r"(FileNames|FunctionNames|FileLocations|StackFrames)[ \t\r]*+(?:\n|\Z)")
 _TABLE_ROWS = re.compile(r"(?>(?:[ \t]*+\d++[ \t]++(?:\"[^\"\n]*+[^\n]*+|\{[^\n]*+)(?:\n|\Z))*)")
 _MODULE = re.compile(r"HloModule\b[ \t]*+%?+([A-Za-z0-9_.\-]++)?+:?+")
@@ -55,61 +55,11 @@ _KEY = re.compile(r"([A-Za-z0-9_.\-]++)[ \t]*+=")
 _CLOSE_TAIL = re.compile(r"\}(?:\s*+,\s*+execution_thread=\"[^\"\n]*+\"?+)?+(?:[ \t]*+//[^\n\r]*+)?+")
 # Where reading can start again after something that was not understood.
 _ANCHOR = re.compile(
-    r"^\s*+(?:ROOT\s++)?+%?+[A-Za-z_][A-Za-z0-9_.\-]*+ ?+=(?:[ \t]*+[a-z(]|[ \t]*+$)"
-    r"|^(?:\S.*)?HloModule\b|^\s*+ENTRY\b|^\s*+%?+[A-Za-z_][A-Za-z0-9_.\-]*+\s*+(?:\([^\n]*->[^\n]*)?+\{\s*+$|^\s*+\}"
-    r"|^(?:FileNames|FunctionNames|FileLocations|StackFrames)[ \t\r]*+$",
+    r"^[ \t]*+(?:(?:ROOT\s++)?+%?+[A-Za-z_][A-Za-z0-9_.\-]*+ ?+=[ \t]*+(?:[a-z(]|$)|ENTRY\b|\}"
+    r"|%?+[A-Za-z_][A-Za-z0-9_.\-]*+[ \t]*+(?:\{|\([^\n]*\{)[ \t\r]*+$)"
+    r"|^(?:[^\n]* )?HloModule\b|^(?:FileNames|FunctionNames|FileLocations|StackFrames)[ \t\r]*+$",
     re.M,
 )
-
-
-@dataclass(slots=True)
-class Finding:
-    """Something that is wrong in a text, by offsets."""
-
-    code: str
-    message: str
-    start: int
-    end: int
-    severity: Severity = "error"
-    related: tuple[tuple[int, int, str], ...] = ()
-
-
-@dataclass(slots=True)
-class Columns:
-    """What the builder made; the index takes it over."""
-
-    starts: np.ndarray
-    ends: np.ndarray
-    names: np.ndarray
-    name_ends: np.ndarray
-    shapes: np.ndarray
-    """Start of the shape; -1 where the text has none."""
-    opcode_starts: np.ndarray
-    operand_starts: np.ndarray
-    operand_ends: np.ndarray
-    shape_ids: np.ndarray
-    opcode_ids: np.ndarray
-    roots: np.ndarray
-    operand_rows: np.ndarray
-    operands: np.ndarray
-    call_rows: np.ndarray
-    calls: np.ndarray
-    computation_begins: np.ndarray
-    computation_ends: np.ndarray
-    computation_starts: np.ndarray
-    computation_stops: np.ndarray
-    computation_names: np.ndarray
-    computation_name_ends: np.ndarray
-    computation_bodies: np.ndarray
-    entry: int
-    shape_texts: list[str]
-    opcode_names: list[str]
-    header: Span
-    module_name: Span
-    attributes: list[tuple[str, int, int]]
-    tables: dict[str, Span]
-    findings: list[Finding]
-    truncated: bool
 
 
 @dataclass(slots=True)
@@ -136,24 +86,23 @@ class _Builder:
         self.tables: dict[str, Span] = {}
         self.columns: list[tuple[np.ndarray, ...]] = []
         self.rows = 0
-        self.shape_ids: dict[str, int] = {}
-        self.opcode_ids: dict[str, int] = {}
+        self.shape_ids: defaultdict[str, int] = defaultdict()
+        self.opcode_ids: defaultdict[str, int] = defaultdict()
+        self.lead_ids: defaultdict[str, int] = defaultdict()
+        for table in (self.shape_ids, self.opcode_ids, self.lead_ids):
+            table.default_factory = table.__len__
+        self.resolver = OperandResolver()
         self.computations: list[_Computation] = []
         self.open: list[int] = []
+        self.closed: list[int] = []
+        """Ended since the last `_flush`."""
         self.run_begin = 0
         self.has_inline = False
-        # Names and operand names of the rows whose computation is still open.
-        self.names: list[str] = []
-        self.operands: list[str] = []
-        self.counts: list[np.ndarray] = []
-        self.pending_from = 0
-        self.resolved: list[np.ndarray] = []
-        self.all_counts: list[np.ndarray] = []
-        self.unflushed: list[int] = []
         self.call_rows: list[int] = []
         self.call_names: list[str] = []
-        self.undefined: list[tuple[int, str]] = []
-        self.missing_operands = 0
+        self.wasted = 0
+        """Characters read in vain for brackets that are not closed; past a limit nothing is looked for beyond the line,
+        so that a text of nothing but opening brackets takes linear time."""
 
     # ---- the loop
     def run(self, pos: int, end: int) -> int:
@@ -183,97 +132,92 @@ class _Builder:
 
     def _take(self, rows: list[tuple[str, ...]], pos: int) -> tuple[int, bool]:
         """Take rows up to the first that the pattern does not know; the position reached, and whether there is one."""
-        cut, stuck = len(rows), False
-        others = [k for k, row in enumerate(rows) if not row[1]]
-        for k in others:
-            if rows[k][8] and not rows[k][8].isspace():
-                cut, stuck = k, True
-                break
-        if not cut:
-            return pos, True
-        if stuck:
-            rows = rows[:cut]
-            others = [k for k in others if k < cut]
-        lead, names, shapes, opcodes, operands, attributes, closes, headers, blanks = zip(*rows, strict=True)
-        callers = [k for k, word in enumerate(opcodes) if word not in _CALLS_NOTHING and word]
+        columns = list(zip(*rows, strict=True))
+        n, stuck = len(rows), False
+        if any(columns[8]):
+            for k, blank in enumerate(columns[8]):
+                if blank and not blank.isspace():
+                    n, stuck = k, True
+                    break
+        lead, names, shapes, opcodes, operands, attributes, closes, headers, blanks = (c[:n] for c in columns)
+        codes = np.fromiter(map(self.opcode_ids.__getitem__, opcodes), np.int16, n)
+        # A pass for each property of the few distinct opcodes, shapes and leads, not of the many rows.
+        words = list(self.opcode_ids)
+        calls = np.array([word not in _CALLS_NOTHING and word != "" for word in words], bool)
+        callers = np.flatnonzero(calls[codes]).tolist()
         for k in callers:
             if INLINE_HINT.search(attributes[k]) and INLINE_BODY.search(attributes[k]):
-                return self._take(rows[:k], pos)[0] if k else pos, True
-        n = len(rows)
-        lengths = [np.fromiter(map(len, column), np.int64, n) for column in (lead, names, shapes, opcodes, operands)]
-        attribute_lengths = np.fromiter(map(len, attributes), np.int64, n)
-        total = sum(lengths, attribute_lengths) + FIXED_CHARACTERS
+                return self._take(rows[:k], pos) if k else (pos, True)
+        if not n:
+            return pos, True
+        ids = np.fromiter(map(self.shape_ids.__getitem__, shapes), np.int32, n)
+        leads = np.fromiter(map(self.lead_ids.__getitem__, lead), np.int32, n)
+        name_lengths = np.fromiter(map(len, names), np.int64, n)
+        operand_lengths = np.fromiter(map(len, operands), np.int64, n)
+        total = np.fromiter(map(len, attributes), np.int64, n)
+        lead_words = list(self.lead_ids)
+        lead_lengths = np.array([len(word) for word in lead_words])[leads]
+        shape_lengths = np.array([len(word) for word in self.shape_ids])[ids]
+        opcode_lengths = np.array([len(word) for word in words])[codes]
+        total += lead_lengths + name_lengths + shape_lengths + opcode_lengths + operand_lengths + FIXED_CHARACTERS
+        keep = name_lengths > 0
+        others = np.flatnonzero(~keep).tolist()
         if others:
-            at = np.array(others)
-            total[at] = [len(closes[k]) + len(headers[k]) + len(blanks[k]) for k in others]
+            total[others] = [len(closes[k]) + len(headers[k]) + len(blanks[k]) for k in others]
         stops = np.cumsum(total) + pos
         begins = stops - total
-        end = int(stops[-1])
-
-        if self.open == [] and (not others or others[0] != 0 or not headers[0]):
-            # Rows before any header: they belong to no computation unless all of them are blank.
-            first = next((k for k in range(n) if headers[k] or names[k]), n)
-            if first < n and names[first]:
-                start = int(begins[first]) + len(lead[first])
-                self._implicit(start)
-        keep = np.ones(n, bool)
-        keep[others] = False
-        name_starts = begins + lengths[0]
-        name_ends = name_starts + lengths[1]
+        name_starts = begins + lead_lengths
+        name_ends = name_starts + name_lengths
         shape_starts = name_ends + 3
-        opcode_starts = shape_starts + lengths[2] + 1
-        operand_starts = opcode_starts + lengths[3] + 1
-        operand_ends = operand_starts + lengths[4]
-        marks = {word: (len(word.lstrip()), "R" in word) for word in set(lead)}
-        widths = np.fromiter((marks[word][0] for word in lead), np.int64, n)
-        roots = np.fromiter((marks[word][1] for word in lead), bool, n)
-        starts = name_starts - widths
-        shape_ids, opcode_ids = self.shape_ids, self.opcode_ids
-        for word in set(shapes).difference(shape_ids):
-            shape_ids[word] = len(shape_ids)
-        for word in set(opcodes).difference(opcode_ids):
-            opcode_ids[word] = len(opcode_ids)
-        ids = np.fromiter(map(shape_ids.__getitem__, shapes), np.int32, n)
-        codes = np.fromiter(map(opcode_ids.__getitem__, opcodes), np.int16, n)
+        opcode_starts = shape_starts + shape_lengths + 1
+        operand_starts = opcode_starts + opcode_lengths + 1
+        operand_ends = operand_starts + operand_lengths
+        starts = name_starts - np.array([len(word.lstrip()) for word in lead_words])[leads]
+        roots = np.array(["R" in word for word in lead_words], bool)[leads]
+        offsets = (starts, stops, name_starts, name_ends, shape_starts, opcode_starts, operand_starts, operand_ends)
         kind = self.kind
-        self.columns.append(
-            (
-                starts[keep].astype(kind), stops[keep].astype(kind), name_starts[keep].astype(kind),
-                name_ends[keep].astype(kind), shape_starts[keep].astype(kind), opcode_starts[keep].astype(kind),
-                operand_starts[keep].astype(kind), operand_ends[keep].astype(kind), ids[keep], codes[keep], roots[keep],
-            )
-        )  # fmt: skip
+        at = np.flatnonzero(keep)
+        self.columns.append((*(column[at].astype(kind) for column in offsets), ids[at], codes[at], roots[at]))
+        no_operands = np.array([word in _NO_OPERANDS for word in words], bool)[codes]
         if others:
-            skip = set(others)
-            self.names.extend([name for name in names if name])
-            texts = ["" if opcodes[k] in _NO_OPERANDS else operands[k] for k in range(n) if k not in skip]
+            named = filter(None, names)
+            lists = [operands[k] for k in at.tolist()]
         else:
-            self.names.extend(names)
-            texts = ["" if word in _NO_OPERANDS else text for word, text in zip(opcodes, operands, strict=True)]
-        self._add_operands(texts)
-
-        # Calls, then headers and ends, in order; `before` counts the rows that are not instructions.
+            named, lists = names, operands
+        self.resolver.add(named, lists, (~no_operands & (operand_lengths > 0))[at])
         row_of = np.cumsum(keep) - 1 + self.rows
         for k in callers:
             if attributes[k]:
                 self._add_calls(int(row_of[k]), attributes[k])
-        base = self.rows
+        self._take_marks(others, begins, stops, closes, headers, starts, keep)
+        return int(stops[-1]), stuck
+
+    def _take_marks(
+        self,
+        others: list[int],
+        begins: np.ndarray,
+        stops: np.ndarray,
+        closes: Sequence[str],
+        headers: Sequence[str],
+        starts: np.ndarray,
+        keep: np.ndarray,
+    ) -> None:
+        """Take the headers and ends among rows, in order, and count the instructions between them."""
+        n, base = len(keep), self.rows
+        if not self.open and bool(keep[0]):
+            self._implicit(int(starts[0]))
         for before, k in enumerate(others):
             self.rows = base + k - before
             if closes[k]:
                 self._close(int(stops[k]), int(begins[k]))
             elif headers[k]:
-                start = int(begins[k])
-                start += len(headers[k]) - len(headers[k].lstrip())
+                start = int(begins[k]) + len(headers[k]) - len(headers[k].lstrip())
                 found = HEADER_PARTS.match(self.text, start)
                 if found is not None:
                     self._open(found.span(2), start, int(stops[k]), entry=found[1] is not None)
-            elif blanks[k]:
-                continue
-            if not self.open and k + 1 < n and names[k + 1]:
-                self._implicit(int(begins[k + 1]) + len(lead[k + 1]))
+            if not self.open and k + 1 < n and keep[k + 1]:
+                self._implicit(int(starts[k + 1]))
         self.rows = base + n - len(others)
-        return end, stuck
 
     # ---- one thing by hand
     def _step(self, pos: int, end: int) -> int:
@@ -289,13 +233,9 @@ class _Builder:
         row = ROW.match(text, start, min(end, start + MAX_ROW))
         if row is not None and row.end() == start + MAX_ROW:
             row = None
-        if row is not None:
-            if row[2] is None:
-                self._take([tuple(group or "" for group in row.groups()) + ("",)], start)
-                return row.end()
-            if not INLINE_BODY.search(row[6]):
-                self._take([tuple(group or "" for group in row.groups()) + ("",)], start)
-                return row.end()
+        if row is not None and (row[2] is None or not INLINE_BODY.search(row[6])):
+            self._take([(*(group or "" for group in row.groups()), "")], start)
+            return row.end()
         if text.startswith("}", start):
             tail = _CLOSE_TAIL.match(text, start)
             stop = tail.end() if tail is not None else start + 1
@@ -305,13 +245,18 @@ class _Builder:
             top = self._top(start, end)
             if top > start:
                 return top
-        instruction = scan_instruction(text, start)
+        instruction = scan_instruction(text, start, self._limit(start))
         if instruction is not None:
+            self.wasted += max(0, instruction.reached - instruction.end)
             return self._add(instruction, end)
         opened = self._computation_header(start, end)
         if opened > start:
             return opened
         return self._skip(start, end)
+
+    def _limit(self, start: int) -> int:
+        """How far to look for what closes a bracket opened after `start`."""
+        return len(self.text) if self.wasted <= len(self.text) + MAX_ROW else line_end(self.text, start)
 
     def _top(self, start: int, end: int) -> int:
         """A module header or a table of stack frames; `start` where it is neither."""
@@ -369,13 +314,14 @@ class _Builder:
             return start
         i = skip_blank(text, found.end())
         if text.startswith("(", i):
-            close = match_close(text, i)
+            close = match_close(text, i, self._limit(start))
             if close < 0:
+                self.wasted += -close - start
                 return start
             i = skip_blank(text, close)
             if not text.startswith("->", i):
                 return start
-            result = shape_end(text, skip_blank(text, i + 2))
+            result = shape_end(text, skip_blank(text, i + 2), self._limit(start))
             if result < 0:
                 return start
             i = skip_blank(text, result)
@@ -397,20 +343,17 @@ class _Builder:
         operands = part.operands or (part.end, part.end)
         opcode_start = part.opcode[0] if part.opcode is not None else part.end
         shape_start = part.shape[0] if part.shape is not None else -1
-        shape_id = self.shape_ids.setdefault(shape, len(self.shape_ids))
-        opcode_id = self.opcode_ids.setdefault(opcode, len(self.opcode_ids))
         kind = self.kind
         offsets = (part.start, part.end, *part.name, shape_start, opcode_start, *operands)
         self.columns.append(
             (
                 *(np.array([offset], kind) for offset in offsets),
-                np.array([shape_id], np.int32), np.array([opcode_id], np.int16), np.array([part.is_root]),
+                np.array([self.shape_ids[shape]], np.int32),
+                np.array([self.opcode_ids[opcode]], np.int16),
+                np.array([part.is_root]),
             )
-        )  # fmt: skip
-        self.names.append(text[slice(*part.name)])
-        references = [r.name for r in part.operand_references(text)]
-        self.operands.extend(references)
-        self.counts.append(np.array([len(references)], np.int32))
+        )
+        self.resolver.add_one(text[slice(*part.name)], [r.name for r in part.operand_references(text)])
         row = self.rows
         self.rows += 1
         bodies: list[tuple[str, Span]] = []
@@ -487,7 +430,7 @@ class _Builder:
         self._end_run()
         number = self.open.pop()
         self.computations[number].stop = stop
-        self.unflushed.append(number)
+        self.closed.append(number)
 
     def _close(self, stop: int, start: int) -> None:
         if not self.open or self.computations[self.open[-1]].inline:
@@ -497,31 +440,6 @@ class _Builder:
         self._close_quietly(stop)
 
     # ---- operands and calls
-    def _add_operands(self, texts: list[str]) -> None:
-        """Names out of operand lists, many at once."""
-        joined = "\n".join(texts)
-        if "/*" in joined:
-            joined = COMMENT.sub("", joined)
-        if "[" in joined:
-            joined = OPERAND_SHAPE.sub("", joined)
-        if "%" in joined:
-            joined = joined.replace("%", "")
-        rows = joined.split("\n")
-        if "(" in joined or '"' in joined or len(rows) != len(texts):
-            rows = [", ".join(t[a:b] for a, b in operand_names(t, 0, len(t))) for t in texts]
-            joined = "\n".join(rows)
-        counts = np.fromiter(map(str.count, rows, repeat(", ")), np.int32, len(rows))
-        counts += np.fromiter(map(bool, rows), np.int32, len(rows))
-        flat = joined.replace("\n", ", ").split(", ")
-        if "" in flat:
-            flat = [name for name in flat if name]
-        if len(flat) != int(counts.sum()):
-            parts = [[name for name in row.split(", ") if name] for row in rows]
-            counts = np.fromiter(map(len, parts), np.int32, len(rows))
-            flat = [name for part in parts for name in part]
-        self.operands.extend(flat)
-        self.counts.append(counts)
-
     def _add_calls(self, row: int, attributes: str) -> None:
         for value in CALLS.findall(attributes):
             if not value:
@@ -534,56 +452,9 @@ class _Builder:
 
     def _flush(self) -> None:
         """Resolve the operands of the computations that have ended, so that their names can be forgotten."""
-        if not self.unflushed or self.has_inline or len(self.open) > 1:
-            return
-        counts = np.concatenate(self.counts) if self.counts else np.zeros(0, np.int32)
-        offsets = np.zeros(len(counts) + 1, np.int64)
-        np.cumsum(counts, out=offsets[1:])
-        base, done = self.pending_from, self.pending_from
-        indices: list[int] = []
-        bounds: list[tuple[int, int]] = []
-        for number in self.unflushed:
-            runs = self.computations[number].runs
-            bounds.append(runs[0] if runs else (done, done))
-            done = max(done, bounds[-1][1])
-        edges = offsets[np.array(bounds).reshape(-1) - base].tolist()
-        names, operands = self.names, self.operands
-        for k, (begin, end) in enumerate(bounds):
-            if begin == end:
-                continue
-            self._resolve(names[begin - base : end - base], begin, operands[edges[2 * k] : edges[2 * k + 1]], indices)
-        self.resolved.append(np.array(indices, np.int32))
-        taken = int(offsets[done - base])
-        self.all_counts.append(counts[: done - base])
-        self.names = names[done - base :]
-        self.operands = operands[taken:]
-        self.counts = [counts[done - base :]]
-        self.pending_from = done
-        self.unflushed.clear()
-
-    def _resolve(self, names: list[str], begin: int, operands: list[str], out: list[int]) -> None:
-        """Append the row of each operand name, -1 where the computation does not define it."""
-        table = dict(zip(names, range(begin, begin + len(names)), strict=True))
-        if len(table) != len(names):
-            self._duplicates(names, begin)
-        found = list(map(table.get, operands, repeat(-1)))
-        if -1 in found:
-            for k, row in enumerate(found):
-                if row != -1:
-                    continue
-                # `t#0` picks a tuple's element, `a:` is an older way to write a name.
-                word = operands[k].strip().split("#")[0].rstrip(": \t\r")
-                found[k] = table.get(word, -1)
-                if found[k] == -1 and len(self.undefined) < _MAX_FINDINGS:
-                    self.undefined.append((begin, word))
-        out.extend(found)
-
-    def _duplicates(self, names: list[str], begin: int) -> None:
-        seen: dict[str, int] = {}
-        for k, name in enumerate(names):
-            if name in seen and len(self.findings) < _MAX_FINDINGS:
-                self.findings.append(Finding("duplicate", f"{name} is defined twice", begin + k, seen[name], "error"))
-            seen.setdefault(name, begin + k)
+        if self.closed and not self.has_inline:
+            self.resolver.resolve([run for number in self.closed for run in self.computations[number].runs])
+            self.closed.clear()
 
     def _find(
         self,
@@ -607,20 +478,17 @@ class _Builder:
                 self._find("truncated", "the text ends inside this computation", *at)
         while self.open:
             self._close_quietly(len(self.text))
-        columns = [np.concatenate(parts) for parts in zip(*self.columns, strict=True)] if self.columns else None
-        if columns is None:
-            kind = self.kind
-            columns = [np.zeros(0, kind) for _ in range(8)]
+        if self.columns:
+            columns = [np.concatenate(parts) for parts in zip(*self.columns, strict=True)]
+        else:
+            columns = [np.zeros(0, self.kind) for _ in range(8)]
             columns += [np.zeros(0, np.int32), np.zeros(0, np.int16), np.zeros(0, bool)]
         self.columns.clear()
         if self.has_inline:
             columns = self._sort_by_computation(columns)
         self._flush()
-        counts = np.concatenate([np.zeros(0, np.int32), *self.all_counts])
-        operand_rows = np.zeros(len(counts) + 1, np.int32)
-        np.cumsum(counts, out=operand_rows[1:])
-        operands = np.concatenate([np.zeros(0, np.int32), *self.resolved])
-        calls = self._calls(columns[0])
+        operand_rows, operands = self.resolver.finish()
+        call_rows, calls, undefined_calls = self._calls(len(columns[0]))
         begins = np.array([c.runs[0][0] if c.runs else 0 for c in self.computations], np.int32)
         ends = np.array([c.runs[0][1] if c.runs else 0 for c in self.computations], np.int32)
         # A computation without instructions sits between its neighbours.
@@ -628,15 +496,42 @@ class _Builder:
             empty = begins == ends
             begins[empty] = ends[empty] = np.concatenate(([0], np.maximum.accumulate(ends)[:-1]))[empty]
         kind = self.kind
+        offsets = {
+            "computation_starts": [c.start for c in self.computations],
+            "computation_stops": [c.stop for c in self.computations],
+            "computation_names": [c.name[0] for c in self.computations],
+            "computation_name_ends": [c.name[1] for c in self.computations],
+            "computation_bodies": [c.body for c in self.computations],
+        }
         return Columns(
-            *columns, operand_rows, operands, *calls, begins, ends,
-            np.array([c.start for c in self.computations], kind), np.array([c.stop for c in self.computations], kind),
-            np.array([c.name[0] for c in self.computations], kind),
-            np.array([c.name[1] for c in self.computations], kind),
-            np.array([c.body for c in self.computations], kind),
-            self._entry(), list(self.shape_ids), list(self.opcode_ids), self.header, self.module_name, self.attributes,
-            self.tables, self._spans_of_names(columns), self.truncated,
-        )  # fmt: skip
+            starts=columns[0],
+            ends=columns[1],
+            names=columns[2],
+            name_ends=columns[3],
+            shapes=columns[4],
+            opcode_starts=columns[5],
+            operand_starts=columns[6],
+            operand_ends=columns[7],
+            shape_ids=columns[8],
+            opcode_ids=columns[9],
+            roots=columns[10],
+            operand_rows=operand_rows,
+            operands=operands,
+            call_rows=call_rows,
+            calls=calls,
+            computation_begins=begins,
+            computation_ends=ends,
+            **{key: np.array(values, self.kind) for key, values in offsets.items()},
+            entry=self._entry(),
+            shape_texts=list(self.shape_ids),
+            opcode_names=list(self.opcode_ids),
+            header=self.header,
+            module_name=self.module_name,
+            attributes=self.attributes,
+            tables=self.tables,
+            findings=self._all_findings(columns, undefined_calls),
+            truncated=self.truncated,
+        )
 
     def _entry(self) -> int:
         marked = [k for k, c in enumerate(self.computations) if c.entry]
@@ -649,21 +544,20 @@ class _Builder:
             return marked[0]
         return next((k for k in range(len(self.computations) - 1, -1, -1) if not self.computations[k].inline), -1)
 
-    def _calls(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _calls(self, n: int) -> tuple[np.ndarray, np.ndarray, list[tuple[int, str]]]:
+        """CSR of called computations, and the first call of each that the text does not define."""
         table = {self.text[slice(*c.name)]: k for k, c in enumerate(self.computations) if not c.inline}
+        numbers = [int(name[1:]) if name[0] == "\0" else table.get(name, -1) for name in self.call_names]
+        undefined: dict[str, int] = {}
+        if -1 in numbers:
+            for row, name, number in zip(self.call_rows, self.call_names, numbers, strict=True):
+                if number < 0 and len(undefined) < _MAX_FINDINGS:
+                    undefined.setdefault(name, row)
         rows = np.array(self.call_rows, np.int64)
-        numbers = [int(n[1:]) if n[0] == "\0" else table.get(n, -1) for n in self.call_names]
-        if not self.truncated:
-            seen: set[str] = set()
-            for k, number in enumerate(numbers):
-                name = self.call_names[k]
-                if number < 0 and name not in seen and len(seen) < _MAX_FINDINGS:
-                    seen.add(name)
-                    self.undefined.append((-1 - self.call_rows[k], name))
         order = np.argsort(rows, kind="stable")
-        pointers = np.zeros(len(starts) + 1, np.int32)
-        np.cumsum(np.bincount(rows, minlength=len(starts)), out=pointers[1:])
-        return pointers, np.array(numbers, np.int32)[order]
+        pointers = np.zeros(n + 1, np.int32)
+        np.cumsum(np.bincount(rows, minlength=n), out=pointers[1:])
+        return pointers, np.array(numbers, np.int32)[order], [(row, name) for name, row in undefined.items()]
 
     def _sort_by_computation(self, columns: list[np.ndarray]) -> list[np.ndarray]:
         """Bring the rows of each computation together where bodies were written inside instructions."""
@@ -675,74 +569,65 @@ class _Builder:
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
         self.call_rows = back[np.array(self.call_rows, np.int64)].tolist() if self.call_rows else []
-        base = self.pending_from
-        counts = np.concatenate(self.counts)
-        offsets = np.zeros(len(counts) + 1, np.int64)
-        np.cumsum(counts, out=offsets[1:])
-        names, operands = self.names, self.operands
-        pending = [int(row) - base for row in order if row >= base]
-        self.names = [names[row] for row in pending]
-        self.operands = [word for row in pending for word in operands[offsets[row] : offsets[row + 1]]]
-        self.counts = [counts[pending]]
+        self.resolver.reorder(order)
         sizes = np.bincount(owner, minlength=len(self.computations))
-        ends = np.cumsum(sizes)
+        ends = np.cumsum(sizes).tolist()
         for number, computation in enumerate(self.computations):
             if computation.runs:
-                computation.runs = [(int(ends[number] - sizes[number]), int(ends[number]))]
-        flushed = {k for k, c in enumerate(self.computations) if c.runs and c.runs[0][1] <= base}
-        self.unflushed = [k for k, c in enumerate(self.computations) if c.runs and k not in flushed]
+                computation.runs = [(ends[number] - int(sizes[number]), ends[number])]
+        self.closed = list(range(len(self.computations)))
         self.has_inline = False
         return [column[order] for column in columns]
 
-    def _spans_of_names(self, columns: list[np.ndarray]) -> list[Finding]:
-        """Give findings that were noted by row their offsets; undefined names are left out of a text that is cut off."""
-        text, names, name_ends = self.text, columns[2], columns[3]
-        out: list[Finding] = []
-        for f in self.findings:
-            if f.code == "duplicate" and f.message.endswith("is defined twice"):
-                row, first = f.start, f.end
-                related = ((int(names[first]), int(name_ends[first]), "the first definition is here"),)
-                f = Finding(f.code, f.message, int(names[row]), int(name_ends[row]), f.severity, related)
-            out.append(f)
+    def _all_findings(self, columns: list[np.ndarray], undefined_calls: list[tuple[int, str]]) -> list[Finding]:
+        """The findings, those of names with their spans; a text that is cut off may lack what it names."""
+        names, name_ends = columns[2], columns[3]
+        out = self.findings
+        for row, first in self.resolver.duplicates:
+            span, at = (int(names[row]), int(name_ends[row])), (int(names[first]), int(name_ends[first]))
+            related = ((*at, "the first definition is here"),)
+            out.append(Finding("duplicate", f"{self.text[slice(*span)]} is defined twice", *span, related=related))
         if self.truncated:
             return out
-        for begin, word in self.undefined:
-            row = -1 - begin if begin < 0 else begin
-            start, end = int(columns[0][row]), int(columns[1][row])
-            if begin >= 0:
-                owner = next((c for c in self.computations if c.runs and c.runs[0][0] <= begin < c.runs[0][1]), None)
-                end = owner.stop if owner is not None else end
-            pattern = re.compile(rf"(?<![\w.\-]){re.escape(word)}(?![\w.\-])")
-            at = pattern.search(text, start, end)
-            span = at.span() if at is not None else (start, start)
-            what = "computation" if begin < 0 else "instruction"
-            out.append(Finding("undefined", f"{what} {word} is not defined", *span))
+        ends = {c.runs[0][0]: c.stop for c in self.computations if c.runs}
+        for begin, word in self.resolver.undefined:
+            span = self._where(word, int(columns[0][begin]), ends.get(begin, len(self.text)))
+            out.append(Finding("undefined", f"instruction {word} is not defined", *span))
+        for row, word in undefined_calls:
+            span = self._where(word, int(columns[7][row]), int(columns[1][row]))
+            out.append(Finding("undefined", f"computation {word} is not defined", *span))
         return out
+
+    def _where(self, word: str, start: int, end: int) -> Span:
+        found = re.compile(rf"(?<![\w.\-]){re.escape(word)}(?![\w.\-])").search(self.text, start, end)
+        return found.span() if found is not None else (start, start)
+
+
+_HEADER_STRUCTURE = re.compile(r'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"|[{}]', re.S)
 
 
 def _header_value_end(text: str, pos: int) -> int:
     """The end of a header attribute: its strings may hold whole modules, over many lines; -1 where it is not closed."""
-    if not text.startswith("{", pos):
-        return value_end(text, pos)
-    end = match_close(text, pos)
-    if end >= 0:
+    end = value_end(text, pos, len(text))
+    if end >= 0 or not text.startswith("{", pos):
         return end
     depth = 0
-    for found in re.compile(r'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"|[{}]', re.S).finditer(text, pos):
-        if found[0] == "{":
-            depth += 1
-        elif found[0] == "}":
-            depth -= 1
-            if depth == 0:
-                return found.end()
+    for found in _HEADER_STRUCTURE.finditer(text, pos):
+        depth += {"{": 1, "}": -1}.get(found[0], 0)
+        if depth == 0:
+            return found.end()
     return -1
 
 
 def build(text: str) -> Columns:
     """Read a whole text. Raises nothing, whatever the text is."""
-    builder = _Builder(text)
-    builder.run(0, len(text))
-    return builder.finish()
-
-
-__all__ = ["Columns", "Finding", "build", "string_end"]
+    # Rows come as millions of short-lived tuples without cycles: letting the collector look at them costs a quarter.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        builder = _Builder(text)
+        builder.run(0, len(text))
+        return builder.finish()
+    finally:
+        if collecting:
+            gc.enable()

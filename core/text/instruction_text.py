@@ -85,7 +85,7 @@ _BARE = re.compile(r"""[^\s,{}"'()\[\]]++""")
 _LONG_STRING = re.compile(r'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"', re.S)
 _SINGLE_QUOTED = re.compile(r"'[^'\\\n]*+(?>(?:\\.[^'\\\n]*+)*)'")
 # What can only begin a new instruction or computation: a bracket or string that reaches it was never closed.
-_BREAK = r"\n\s*+(?:ROOT\s++)?+%?+[A-Za-z0-9_.\-]++ = (?:\(|[a-z][a-z0-9]*+\[)|\nENTRY\b|\nHloModule\b"
+_BREAK = r"\n[ \t\r]*+(?:ROOT\s++)?+%?+[A-Za-z0-9_.\-]++ = (?:\(|[a-z][a-z0-9\-]*+[\[(])|\nENTRY\b|\nHloModule\b"
 _BREAKS = re.compile(_BREAK)
 _STRUCTURE = re.compile(rf'["(){{}}\[\]]|{_BREAK}')
 _PAIRS = {"(": ")", "{": "}", "[": "]"}
@@ -133,6 +133,8 @@ class InstructionText:
     attributes: list[AttributeText] = field(default_factory=list[AttributeText])
     problems: list[tuple[str, str, int, int]] = field(default_factory=list[tuple[str, str, int, int]])
     """Code, message, start, end of what is wrong."""
+    reached: int = 0
+    """How far the text was read in vain for something that is not closed."""
 
     def operand_references(self, text: str) -> Iterator[Reference]:
         """Names of operands in order; those of an operand written out in place are among them."""
@@ -171,40 +173,41 @@ def operand_names(text: str, start: int, end: int) -> Iterator[Span]:
                 yield found.span("bare")
 
 
-def match_close(text: str, pos: int) -> int:
-    """The position after the bracket that closes the one at `pos`; -1 where it is not closed before a line that can
-    only begin something new, or where brackets cross. Strings are passed over."""
+def match_close(text: str, pos: int, limit: int) -> int:
+    """The position after the bracket that closes the one at `pos`, before `limit`; negative where it is not closed
+    before a line that can only begin something new, or where brackets cross: minus the position reached. Strings are
+    passed over."""
     stack: list[str] = []
     i, rounds = pos, 0
     while True:
-        found = _STRUCTURE.search(text, i)
+        found = _STRUCTURE.search(text, i, limit)
         if found is None:
-            return -1
+            return -limit - 1
         ch = found[0]
         if ch == '"':
-            i = string_end(text, found.start())
+            i = string_end(text, found.start(), limit)
             if i < 0:
-                return -1
+                return i
             continue
         if ch in _PAIRS:
             stack.append(_PAIRS[ch])
         elif len(ch) > 1 or not stack or stack.pop() != ch:
-            return -1
+            return -found.end() - 1
         elif not stack:
             return found.end()
         i = found.end()
         rounds += 1
         if rounds == _MANY:
-            end = _close_by_counting(text, i, len(stack))
+            end = _close_by_counting(text, i, len(stack), limit)
             if end >= 0:
                 return end
 
 
-def _close_by_counting(text: str, pos: int, depth: int) -> int:
+def _close_by_counting(text: str, pos: int, depth: int, limit: int) -> int:
     """The end of `depth` open brackets of a long literal without strings, counted in blocks; -1 where it has one."""
     block = 1 << 20
-    while pos < len(text):
-        codes = np.frombuffer(text[pos : pos + block].encode("latin-1", "replace"), np.uint8)
+    while pos < limit:
+        codes = np.frombuffer(text[pos : min(pos + block, limit)].encode("latin-1", "replace"), np.uint8)
         opens = (codes == 40) | (codes == 91) | (codes == 123)
         closes = (codes == 41) | (codes == 93) | (codes == 125)
         level = depth + np.cumsum(opens.astype(np.int32) - closes)
@@ -219,13 +222,14 @@ def _close_by_counting(text: str, pos: int, depth: int) -> int:
     return -1
 
 
-def string_end(text: str, pos: int) -> int:
-    """The position after the double-quoted string at `pos`; -1 where it is not closed before a line that can only begin
-    something new."""
-    found = _LONG_STRING.match(text, pos)
-    if found is None or _BREAKS.search(text, pos, found.end()):
-        return -1
-    return found.end()
+def string_end(text: str, pos: int, limit: int) -> int:
+    """The position after the double-quoted string at `pos`; negative where it is not closed before `limit` or before a
+    line that can only begin something new: minus the position reached."""
+    found = _LONG_STRING.match(text, pos, limit)
+    if found is None:
+        return -limit - 1
+    broken = _BREAKS.search(text, pos, found.end())
+    return found.end() if broken is None else -broken.end() - 1
 
 
 def line_end(text: str, pos: int) -> int:
@@ -240,12 +244,12 @@ def skip_blank(text: str, pos: int) -> int:
     return found.end() if found is not None else pos
 
 
-def shape_end(text: str, pos: int) -> int:
-    """The end of the shape at `pos`; -1 where none begins."""
+def shape_end(text: str, pos: int, limit: int) -> int:
+    """The end of the shape at `pos`; negative where none begins or it is not closed."""
     if text.startswith("(", pos):
-        return match_close(text, pos)
+        return match_close(text, pos, limit)
     if text.startswith("b(", pos):
-        return match_close(text, pos + 1)
+        return match_close(text, pos + 1, limit)
     found = _ARRAY.match(text, pos)
     if found is None:
         return -1
@@ -253,18 +257,19 @@ def shape_end(text: str, pos: int) -> int:
     return layout.end() if layout is not None else found.end()
 
 
-def value_end(text: str, pos: int) -> int:
-    """The end of the attribute value at `pos` (`pos` itself where none begins); -1 where a bracket is not closed."""
+def value_end(text: str, pos: int, limit: int) -> int:
+    """The end of the attribute value at `pos` (`pos` itself where none begins); negative where a bracket or string is
+    not closed: minus the position reached."""
     i = pos
-    while i < len(text):
+    while i < limit:
         ch = text[i]
         if ch == '"':
-            i = string_end(text, i)
+            i = string_end(text, i, limit)
         elif ch == "'":
-            found = _SINGLE_QUOTED.match(text, i)
-            i = found.end() if found is not None else -1
+            found = _SINGLE_QUOTED.match(text, i, limit)
+            i = found.end() if found is not None else -i - 2
         elif ch in _PAIRS:
-            i = match_close(text, i)
+            i = match_close(text, i, limit)
         else:
             found = _BARE.match(text, i)
             if found is None:
@@ -275,29 +280,37 @@ def value_end(text: str, pos: int) -> int:
                 return i
             i = found.end()
         if i < 0:
-            return -1
+            return i
     return i
 
 
-def scan_instruction(text: str, pos: int) -> InstructionText | None:
-    """The instruction that begins at `pos` (blanks not skipped); None where no ``name =`` does."""
+def scan_instruction(text: str, pos: int, limit: int | None = None) -> InstructionText | None:
+    """The instruction that begins at `pos` (blanks not skipped); None where no ``name =`` does.
+
+    Nothing is looked for past `limit`, the end of the text by default.
+    """
+    if limit is None:
+        limit = len(text)
     head = _HEAD.match(text, pos)
     if head is None:
         return None
     out = InstructionText(pos, head.end(), head.span(2), head[1] is not None)
     i = skip_blank(text, head.end())
-    end = shape_end(text, i)
+    end = shape_end(text, i, limit)
     if end >= 0:
         out.shape = (i, end)
         out.end = end
         i = skip_blank(text, end)
+    else:
+        out.reached = -end
     opened = _OPCODE_OPEN.match(text, i)
     if opened is None:
         _stop_early(text, out, i)
         return out
     out.opcode = opened.span(1)
-    close = match_close(text, opened.end() - 1)
+    close = match_close(text, opened.end() - 1, limit)
     if close < 0:
+        out.reached = -close
         stop = line_end(text, opened.end())
         out.operands = (opened.end(), stop)
         out.end = stop
@@ -305,7 +318,7 @@ def scan_instruction(text: str, pos: int) -> InstructionText | None:
         return out
     out.operands = (opened.end(), close - 1)
     out.end = close
-    _scan_attributes(text, out)
+    _scan_attributes(text, out, limit)
     return out
 
 
@@ -328,7 +341,7 @@ def _stop_early(text: str, out: InstructionText, pos: int) -> None:
         out.end = stop
 
 
-def _scan_attributes(text: str, out: InstructionText) -> None:
+def _scan_attributes(text: str, out: InstructionText, limit: int) -> None:
     i = out.end
     while True:
         comma = skip_blank(text, i)
@@ -346,8 +359,9 @@ def _scan_attributes(text: str, out: InstructionText) -> None:
         start = key.end()
         if text.startswith("{", skip_blank(text, start)):
             start = skip_blank(text, start)
-        end = value_end(text, start)
+        end = value_end(text, start, limit)
         if end < 0:
+            out.reached = -end
             stop = line_end(text, start)
             out.attributes.append(AttributeText(key[1], key.span(1), (start, stop)))
             out.problems.append(("unclosed", f"the value of {key[1]} is not closed", start, stop))

@@ -1,15 +1,14 @@
 """A columnar index of one HLO text, for viewing: what is where, without a graph.
 
-Names, opcodes, shape ids, operands, users and source ranges lie in compact arrays, so that hundreds of stages of a large
-module stay browsable; passes use the object graph of `hloscope.core.hlo` instead. Making an index never raises: what is
-not understood becomes a `Diagnostic` and the rest is indexed. Instructions and computations are numbered in text order;
-offsets are characters of the text, lines and columns 0-based.
+Names, opcodes, shape ids, operands, users and source ranges lie in compact arrays, so that hundreds of stages of a
+large module stay browsable; passes use the object graph of `hloscope.core.hlo` instead. Making an index never raises:
+what is not understood becomes a `Diagnostic` and the rest is indexed. Instructions and computations are numbered in
+text order; offsets are characters of the text, lines and columns 0-based.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,7 @@ import numpy as np
 from hloscope.core.errors import Diagnostic
 from hloscope.core.hlo.attributes import unquote
 from hloscope.core.hlo.stack_frames import FileLocation, Frame, StackFrame, StackFrames
-from hloscope.core.text.index_builder import Columns, build
+from hloscope.core.text.index_builder import build
 from hloscope.core.text.instruction_text import (
     InstructionText,
     Reference,
@@ -31,13 +30,15 @@ from hloscope.core.text.instruction_text import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from hloscope.core.text.index_columns import Columns
+
 TargetKind = Literal[
     "instruction", "operand", "computation", "computation-reference", "control", "opcode", "shape", "attribute",
     "parameter", "header", "none",
 ]  # fmt: skip
-"""What can be under a cursor: the name an instruction is defined by, the name of an operand, a computation's own name or
-a use of it, an instruction in control-predecessors, an opcode, a shape, an attribute's key or value, a parameter's name in
-a computation's signature, a module attribute."""
+"""What can be under a cursor: the name an instruction is defined by, the name of an operand, a computation's own name
+or a use of it, an instruction in control-predecessors, an opcode, a shape, an attribute's key or value, a parameter's
+name in a computation's signature, a module attribute."""
 SearchWhere = Literal["name", "opcode", "op_name", "line", "shape"]
 
 _OP_NAME = re.compile(r'op_name=("[^"\\]*+(?:\\.[^"\\]*+)*+")')
@@ -467,17 +468,20 @@ class ModuleIndex:
 
     def computation_at(self, offset: int) -> int | None:
         """The computation whose text holds an offset, the innermost of nested ones."""
-        starts = self.columns.computation_starts.tolist()
-        for k in range(bisect_right(starts, offset) - 1, -1, -1):
-            if offset <= int(self.columns.computation_stops[k]):
-                return k
-            if (
-                offset > int(self.columns.computation_stops[k])
-                and k
-                and int(self.columns.computation_stops[k - 1]) < starts[k]
-            ):
+        starts, stops = self.columns.computation_starts, self.columns.computation_stops
+        k = int(np.searchsorted(starts, offset, "right")) - 1
+        # Only bodies written inside an instruction nest, so the walk outwards is short.
+        while k >= 0 and offset > int(stops[k]):
+            if not self._nested:
                 return None
-        return None
+            k -= 1
+        return k if k >= 0 else None
+
+    @cached_property
+    def _nested(self) -> bool:
+        """Whether some computation is written inside another."""
+        c = self.columns
+        return bool(np.any(c.computation_starts[1:] < c.computation_stops[:-1]))
 
     def references(self, i: int) -> list[Reference]:
         """Names that an instruction uses, with their spans: operands, called computations, control predecessors."""

@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from hloscope.core.text.module_index import ModuleIndex, Target
 
 
+PlaceKind = Literal["definition", "use", "signature"]
+
+
 @dataclass(frozen=True, slots=True)
 class Occurrence:
     """One place where a name stands."""
 
     span: TextSpan
-    kind: Literal["definition", "use", "signature"]
+    kind: PlaceKind
     """`signature` is a parameter's name in its computation's header."""
 
 
@@ -84,14 +87,14 @@ def references(index: ModuleIndex, offset: int, *, include_definition: bool = Tr
         found = _instruction_places(index, target)
     else:
         return []
-    places = {span: kind for kind, span in found if include_definition or kind != "definition"}
+    places: dict[Span, PlaceKind] = {span: kind for kind, span in found if include_definition or kind != "definition"}
     return [Occurrence(_span(index, span), kind) for span, kind in sorted(places.items())]
 
 
 highlights = references
 """Places to mark in the text: the same as the references."""
 
-_Place = tuple[Literal["definition", "use", "signature"], "Span"]
+_Place = tuple[PlaceKind, "Span"]
 
 
 def _computation_places(index: ModuleIndex, target: Target) -> list[_Place]:

@@ -164,8 +164,12 @@ def why_lines(facts: WhyFacts) -> list[Line]:
         out.append(Line(f"  [{step.index:>3}] {how} {where}: {step.name}{by}", "note", step.name, step.index))
         if step.what in ("modified", "renamed") and step.before and step.after:
             left, right = differing(step.before, step.after)
-            out.append(Line(f"        - {step.before}", "removed", None, step.index, (("        - ", "removed"), *left)))
-            out.append(Line(f"        + {step.after}", "added", step.name, step.index, (("        + ", "added"), *right)))
+            out.append(
+                Line(f"        - {step.before}", "removed", None, step.index, (("        - ", "removed"), *left))
+            )
+            out.append(
+                Line(f"        + {step.after}", "added", step.name, step.index, (("        + ", "added"), *right))
+            )
     out += [Line(f"  note: {note}", "note") for note in facts.notes]
     return out
 

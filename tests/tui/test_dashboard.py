@@ -30,8 +30,7 @@ FIRST = HEAD + (
     '  ROOT %out = f32[4]{0} multiply(%sum, %sum), metadata={op_name="jit(f)/mul"}\n}\n\n'
 )
 SECOND = HEAD + (
-    "  %a = f32[4]{0} parameter(0)\n"
-    '  ROOT %out = f32[4]{0} multiply(%a, %a), metadata={op_name="jit(f)/mul"}\n}\n\n'
+    '  %a = f32[4]{0} parameter(0)\n  ROOT %out = f32[4]{0} multiply(%a, %a), metadata={op_name="jit(f)/mul"}\n}\n\n'
 )
 THIRD = SECOND.replace("%out", "%out.1").replace("jit(f)/mul", "jit(f)/mul")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hloscope.tui.highlight import CLASSES, LONGEST, differing, pieces
 
 LINE = (
-    '  ROOT %fusion.1 = (f32[4]{0:T(8,128)}, s32[]) fusion(%a, /*index=1*/%b.2), kind=kLoop, calls=%fc, '
+    "  ROOT %fusion.1 = (f32[4]{0:T(8,128)}, s32[]) fusion(%a, /*index=1*/%b.2), kind=kLoop, calls=%fc, "
     'metadata={op_name="jit(f)/a=\\"b\\"" stack_frame_id=3}'
 )
 

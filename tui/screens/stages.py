@@ -140,9 +140,7 @@ class StagesScreen(Screen[None]):
 
     def _fill(self, keep: int | None) -> None:
         table = self.query_one(StageTable)
-        table.fill(
-            self._run_opened.outline, self._rows, changed_only=self._changed_only, words=self._words, keep=keep
-        )
+        table.fill(self._run_opened.outline, self._rows, changed_only=self._changed_only, words=self._words, keep=keep)
         if table.stage is None:
             self.query_one(LinePane).show([Line("No pass matches the filter; p changes it.", "note")])
         else:

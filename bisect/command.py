@@ -1,0 +1,177 @@
+"""``hloscope bisect``: from "the numbers changed" to the decision that changed them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from hloscope.core.cli.opening import module_option, say_notes
+from hloscope.core.cli.output import emit_object, json_option
+from hloscope.core.errors import UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hloscope.bisect.result import Answer, Culprit
+    from hloscope.bisect.search import Step
+    from hloscope.core.passes.interface import HloPass
+    from hloscope.core.passes.registry import Registry
+
+
+@click.command("bisect", epilog="Example: hloscope bisect module.hlo --plugin my_rules.py --pipeline cpu")
+@click.argument("path", metavar="FILE")
+@click.option("--engine", default="core", show_default=True, metavar="core", help="The compiler that is searched.")
+@click.option("--passes", metavar="A,B", help="The passes to search, in order, as hloscope opt takes them.")
+@click.option("--pipeline", metavar="cpu/gpu", help="A backend's pipeline instead (cpu where neither is given).")
+@click.option("--target", default="cpu", show_default=True, help="What the passes compile for.")
+@click.option("--plugin", metavar="FILE.py", multiple=True, help="Run a Python file that registers passes or rules.")
+@click.option("--disable-passes", metavar="F,…", help="Runs that are off in every probe.")
+@click.option(
+    "--oracle",
+    default="reference",
+    show_default=True,
+    metavar="reference/FILE.npz/COMMAND",
+    help="What is right: the evaluator on FILE, recorded outputs, or a command on each compiled module.",
+)
+@click.option("--args", "args_path", metavar="ARGS.npz", help="Inputs; random ones by --seed where this is left out.")
+@click.option("--seed", default=0, show_default=True, help="Seed of random inputs.")
+@click.option("--ledger", metavar="RUN.ledger", help="Keep the ledger of the compile that shows the fault.")
+@click.option("--force", is_flag=True, help="Overwrite the ledger where it exists.")
+@module_option
+@json_option
+def command(
+    path: str,
+    engine: str,
+    passes: str | None,
+    pipeline: str | None,
+    target: str,
+    plugin: tuple[str, ...],
+    disable_passes: str | None,
+    oracle: str,
+    args_path: str | None,
+    seed: int,
+    ledger: str | None,
+    force: bool,
+    module: str | None,
+    as_json: bool,
+) -> int:
+    """Find the pass, and within it the decision, after which the module in FILE computes something else.
+
+    Compiles FILE with our own compiler many times, each time with fewer passes and then fewer rewrites, and evaluates
+    what comes out. The answer names the rewrite (rule, instruction, fuel) and how to see it with hloscope opt. Exit 1
+    where something is wrong, 0 where nothing differs.
+    """
+    from hloscope.bisect.oracles import make_oracle
+    from hloscope.bisect.subjects.core import CoreSearch, CoreSubject
+    from hloscope.core.cli.opening import refuse_existing
+    from hloscope.core.passes.flags import PassFlags
+    from hloscope.core.passes.registry import Registry
+    from hloscope.core.text import load_module
+    from hloscope.core.views.run import find_definition, load
+
+    if engine != "core":
+        raise UnsupportedError(f"--engine {engine}: only our own compiler (core) can be searched so far")
+    if ledger is not None:
+        refuse_existing(ledger, force)
+    registry = Registry()
+    for file in plugin:
+        registry.load_plugin(file)
+    make = _pipeline(passes, pipeline, registry)
+    with load(path, module) as run:
+        if len(run) > 1:
+            raise UnsupportedError(
+                "bisecting the stages of a dump needs the replay of stages, which is not there yet",
+                path=path,
+                hint="give the file of one stage to search our own compiler on it",
+            )
+        say_notes(run.notes)
+        data = run.stage_bytes(0)
+        source = run.source
+    subject_module = load_module(data.decode("utf-8", "surrogateescape"), path)
+    flags = PassFlags(xla_disable_hlo_passes=tuple(disable_passes.split(",")) if disable_passes else ())
+    subject = CoreSubject(subject_module, path, make, registry, flags, target)
+    search = CoreSearch(
+        subject, make_oracle(oracle, subject_module, args_path, seed), ledger, force, _progress(as_json)
+    )
+    answer = search.run()
+
+    def line(name: str | None) -> int | None:
+        place = find_definition(data, name, 0) if name is not None else None
+        return place.line + 1 if place is not None else None
+
+    keys = {
+        "verdict": answer.verdict,
+        "culprits": [_culprit_keys(one, line(one.instruction)) for one in answer.culprits],
+        "cures": answer.cures,
+        "probes": answer.probes,
+        "evidence": answer.evidence,
+        "reduced": None,
+        "bundle": None,
+    }
+    emit_object(keys, as_json, lambda: _show(answer, line), source=source)
+    return 1 if answer.fault else 0
+
+
+def _pipeline(passes: str | None, pipeline: str | None, registry: Registry) -> Callable[[], list[HloPass]]:
+    from hloscope.core.passes.pipelines import named_pipeline, transforms_pipeline
+
+    if passes is not None and pipeline is not None:
+        raise UsageError("--passes and --pipeline exclude each other")
+    if passes is None:
+        named_pipeline(pipeline or "cpu", registry)  # a wrong name is said before anything runs
+        return lambda: named_pipeline(pipeline or "cpu", registry)
+    if not registry.make_all(passes):
+        raise UsageError("--passes names no pass")
+    return lambda: transforms_pipeline(registry.make_all(passes), registry)
+
+
+def _culprit_keys(culprit: Culprit, line: int | None) -> dict[str, object]:
+    return {
+        "file": culprit.file,
+        "stage": culprit.stage,
+        "pipeline": culprit.pipeline,
+        "pass": culprit.pass_name,
+        "occurrence": culprit.occurrence,
+        "fuel": culprit.fuel,
+        "decision": culprit.decision,
+        "rule": culprit.rule,
+        "instruction": culprit.instruction,
+        "line": line,
+        "produced": culprit.produced,
+        "sentence": culprit.sentence,
+    }
+
+
+def _progress(as_json: bool) -> Callable[[Step], None] | None:
+    if as_json or not sys.stderr.isatty():
+        return None
+
+    def show(step: Step) -> None:
+        click.echo(
+            f"  {step.level} {step.tried} of {step.low}..{step.high}: {step.outcome.kind}; "
+            f"{step.remaining} more at most",
+            err=True,
+        )
+
+    return show
+
+
+def _show(answer: Answer, line: Callable[[str | None], int | None]) -> None:
+    click.secho(f"verdict: {answer.verdict}", bold=True)
+    for one in answer.culprits:
+        where = f"{one.pipeline}/{one.pass_name}" if one.pipeline else one.pass_name
+        click.echo(f"culprit: {where}, run {one.occurrence}" + (f", fuel {one.fuel}" if one.fuel is not None else ""))
+        if one.sentence:
+            click.echo(f"  {one.sentence}")
+        at = line(one.instruction)
+        if at is not None:
+            click.echo(f"  {one.file}:{at}: %{one.instruction}")
+        if one.fuel is not None:
+            click.echo(f"  see it: hloscope opt … --fuel {one.pass_name}={one.fuel}, right with ={one.fuel - 1}")
+    for said in answer.evidence:
+        click.echo(f"  {said}")
+    for cure in answer.cures:
+        click.echo(f"  cured by: {cure}")
+    click.echo(f"  {len(answer.probes)} probes")

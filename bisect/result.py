@@ -1,0 +1,67 @@
+"""The answer of a bisection: a verdict with its evidence, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Verdict = Literal[
+    "wrong-stage", "unsafe-buffers", "below-hlo", "allowed-change", "compile-failure", "not-deterministic",
+    "wrong-input", "no-difference", "cannot-tell",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """What made the difference, as closely as it is known."""
+
+    file: str
+    """The module that was compiled."""
+    pass_name: str
+    pipeline: str
+    occurrence: int
+    """0-based run of the pass in the compile."""
+    stage: int | None = None
+    """Row of the timeline after which the module is wrong."""
+    fuel: int | None = None
+    """``--fuel PASS=N`` with this N shows the fault, with one less it does not; None where the pass asks no gate."""
+    decision: str | None = None
+    """Identity of the decision: the same whatever else is switched off."""
+    rule: str | None = None
+    instruction: str | None = None
+    """What the decision rewrote."""
+    line: int | None = None
+    """1-based line of that instruction in `file`; None where a pass made it."""
+    produced: tuple[str, ...] = ()
+    sentence: str = ""
+    """The event, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One try, as it is reported."""
+
+    level: str
+    low: int
+    high: int
+    tried: int
+    outcome: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Answer:
+    """A verdict and what it stands on."""
+
+    verdict: Verdict
+    culprits: list[Culprit] = field(default_factory=list[Culprit])
+    evidence: list[str] = field(default_factory=list[str])
+    """What was seen, one sentence each."""
+    probes: list[Probe] = field(default_factory=list[Probe])
+    cures: list[str] = field(default_factory=list[str])
+    """Switches that make the fault go away; not the same as guilt."""
+
+    @property
+    def fault(self) -> bool:
+        """Whether something is wrong."""
+        return self.verdict not in ("no-difference", "allowed-change")

@@ -1,0 +1,234 @@
+"""Planted faults in our own compiler are found exactly, within the probe budget, and nobody innocent is accused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from math import ceil, log2
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hloscope.bisect.oracles import make_oracle
+from hloscope.bisect.result import Answer
+from hloscope.bisect.subjects.core import CoreSearch, CoreSubject
+from hloscope.core.hlo import HloModule
+from hloscope.core.ledger import BisectProbe, LedgerReader, RewriteDecision
+from hloscope.core.passes.flags import PassFlags
+from hloscope.core.passes.pipelines import named_pipeline, transforms_pipeline
+from hloscope.core.passes.registry import Registry
+from hloscope.core.text import load_module
+
+PLUGIN = Path(__file__).with_name("planted.py")
+
+TEXT = """HloModule softmax, entry_computation_layout={(f32[4,8]{1,0}, f32[8]{0})->f32[4,8]{1,0}}
+
+%largest (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %m = f32[] maximum(%x, %y)
+}
+
+%sum (p: f32[], q: f32[]) -> f32[] {
+  %p = f32[] parameter(0)
+  %q = f32[] parameter(1)
+  ROOT %s = f32[] add(%p, %q)
+}
+
+ENTRY %main (a: f32[4,8], b: f32[8]) -> f32[4,8] {
+  %a = f32[4,8]{1,0} parameter(0)
+  %one = f32[] constant(1)
+  %ones = f32[4,8]{1,0} broadcast(%one), dimensions={}
+  %same = f32[4,8]{1,0} multiply(%a, %ones)
+  %low = f32[] constant(-inf)
+  %top = f32[4]{0} reduce(%same, %low), dimensions={1}, to_apply=%largest
+  %tops = f32[4,8]{1,0} broadcast(%top), dimensions={0}
+  %shifted = f32[4,8]{1,0} subtract(%same, %tops)
+  %e = f32[4,8]{1,0} exponential(%shifted)
+  %zero = f32[] constant(0)
+  %total = f32[4]{0} reduce(%e, %zero), dimensions={1}, to_apply=%sum
+  %totals = f32[4,8]{1,0} broadcast(%total), dimensions={0}
+  %p = f32[4,8]{1,0} divide(%e, %totals)
+  %b = f32[8]{0} parameter(1)
+  %bs = f32[4,8]{1,0} broadcast(%b), dimensions={1}
+  %minus = f32[4,8]{1,0} subtract(%p, %bs)
+  %e2 = f32[4,8]{1,0} exponential(%minus)
+  ROOT %out = f32[4,8]{1,0} subtract(%e2, %a)
+}
+"""
+
+
+def search(
+    passes: str, *, register: str = "register", text: str = TEXT, ledger: str | None = None, pipeline: str | None = None
+) -> Answer:
+    registry = Registry()
+    registry.load_plugin(str(PLUGIN))
+    if register != "register":
+        from runpy import run_path
+
+        run_path(str(PLUGIN))[register](registry)
+    module = load_module(text)
+    make: Callable[[], list[Any]] = (
+        (lambda: named_pipeline(pipeline, registry))
+        if pipeline is not None
+        else (lambda: transforms_pipeline(registry.make_all(passes), registry))
+    )
+    subject = CoreSubject(module, "softmax.hlo", make, registry, PassFlags())
+    return CoreSearch(subject, make_oracle("reference", module, None, 0), ledger).run()
+
+
+@pytest.mark.parametrize("only", [0, 1, 2])
+def test_one_wrong_rewrite_among_right_ones_is_named(only: int) -> None:
+    answer = search(f"algsimp,swap-subtract{{only={only}}},dce,cse")
+    assert answer.verdict == "wrong-stage"
+    (culprit,) = answer.culprits
+    assert culprit.pass_name == "swap-subtract" and culprit.occurrence == 0
+    assert culprit.fuel == only + 1
+    assert culprit.rule == "swap-operands"
+    assert culprit.instruction == ["shifted", "minus", "out"][only]
+    assert "swap-operands applied" in culprit.sentence
+    assert f"--fuel swap-subtract={only}" in answer.cures
+
+
+def test_the_guilty_run_of_a_pass_that_runs_often_is_told_from_the_others() -> None:
+    answer = search("swap-subtract{only=9},dce,swap-subtract{only=9},swap-subtract{only=1},cse")
+    (culprit,) = answer.culprits
+    assert (culprit.occurrence, culprit.fuel, culprit.instruction) == (2, 3 + 3 + 2, "minus")
+
+
+def test_a_wrong_rule_inside_algsimp_is_found_in_a_whole_pipeline() -> None:
+    answer = search("", register="register_rule", pipeline="cpu")
+    assert answer.verdict == "wrong-stage"
+    (culprit,) = answer.culprits
+    assert culprit.pass_name == "algsimp" and culprit.pipeline == "simplification"
+    assert (culprit.rule, culprit.instruction) == ("divide-is-multiply", "p")
+
+
+def test_probes_stay_within_the_budget() -> None:
+    passes = ",".join(["swap-subtract{only=9}"] * 20 + ["swap-subtract{only=2}"] + ["swap-subtract{only=9}"] * 11)
+    answer = search(passes)
+    assert answer.culprits[0].occurrence == 20
+    for level, size in (("pass", 32), ("fuel", 3)):
+        probes = [one for one in answer.probes if one.level == level]
+        assert len(probes) <= ceil(log2(size)) + 3
+
+
+def test_a_pass_that_goes_past_the_gate_is_still_found() -> None:
+    answer = search("algsimp,ungated-minimum,dce")
+    assert answer.verdict == "wrong-stage"
+    (culprit,) = answer.culprits
+    assert culprit.pass_name == "ungated-minimum" and culprit.fuel is None
+    assert any("asked the gate for nothing" in said for said in answer.evidence)
+
+
+def test_a_crash_is_a_compile_failure_and_not_a_wrong_result() -> None:
+    answer = search("algsimp,crashing,dce")
+    assert answer.verdict == "compile-failure"
+    (culprit,) = answer.culprits
+    assert culprit.pass_name == "crashing"
+    assert any("ZeroDivisionError" in said for said in answer.evidence)
+
+
+def test_nobody_is_accused_where_nothing_is_wrong() -> None:
+    for passes in ("algsimp,dce,cse", "swap-subtract{only=9}", "dce"):
+        answer = search(passes)
+        assert answer.verdict == "no-difference" and not answer.culprits
+
+
+def test_the_ledger_holds_the_culprits_event_and_the_probes(tmp_path: Path) -> None:
+    path = str(tmp_path / "fault.ledger")
+    answer = search("algsimp,swap-subtract{only=1},dce", ledger=path)
+    with LedgerReader(path) as reader:
+        decisions = [s.event for s in reader.events(type_name="rewrite_decision")]
+        probes = [s.event for s in reader.events(type_name="bisect_probe")]
+    guilty = [d for d in decisions if isinstance(d, RewriteDecision) and d.identity == answer.culprits[0].decision]
+    assert len(guilty) == 1 and guilty[0].subject == "minus"
+    assert len(probes) == len(answer.probes) and all(isinstance(p, BisectProbe) for p in probes)
+
+
+def test_the_fuel_that_is_named_shows_the_fault_with_hloscope_opt(tmp_path: Path, root: Path) -> None:
+    source = tmp_path / "softmax.hlo"
+    source.write_text(TEXT)
+    done = _hloscope(
+        root, "bisect", str(source), "--plugin", str(PLUGIN), "--passes", "algsimp,swap-subtract{only=1},dce", "--json"
+    )
+    assert done.returncode == 1, done.stderr
+    data = json.loads(done.stdout)
+    assert data["verdict"] == "wrong-stage"
+    (culprit,) = data["culprits"]
+    assert culprit["file"] == str(source) and culprit["pass"] == "swap-subtract"
+    assert TEXT.split("\n")[culprit["line"] - 1].strip().startswith("%minus")
+    assert data["probes"] and data["cures"] and data["reduced"] is None and data["bundle"] is None
+    right = _optimised(root, source, f"swap-subtract={culprit['fuel'] - 1}")
+    wrong = _optimised(root, source, f"swap-subtract={culprit['fuel']}")
+    assert "subtract(%p, %bs)" in right and "subtract(%bs, %p)" in wrong
+
+
+def _hloscope(root: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hloscope.core.cli.main", *args],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+    )
+
+
+def _optimised(root: Path, source: Path, fuel: str) -> str:
+    done = _hloscope(
+        root,
+        "opt",
+        "--plugin",
+        str(PLUGIN),
+        "--passes",
+        "algsimp,swap-subtract{only=1},dce",
+        "--fuel",
+        fuel,
+        str(source),
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_recorded_outputs_and_a_command_serve_as_oracles(tmp_path: Path, root: Path) -> None:
+    module: HloModule = load_module(TEXT)
+    from hloscope.core.runtime import npz
+    from hloscope.core.runtime.evaluator import evaluate
+    from hloscope.core.runtime.inputs import inputs_for
+
+    args = inputs_for(module.entry, 3)
+    recorded = tmp_path / "run.npz"
+    npz.write(recorded, inputs=args, outputs=evaluate(module, args))  # type: ignore[arg-type]
+    source = tmp_path / "softmax.hlo"
+    source.write_text(TEXT)
+    common = ["bisect", str(source), "--plugin", str(PLUGIN), "--json", "--passes", "swap-subtract{only=2},dce"]
+    data = json.loads(_hloscope(root, *common, "--oracle", str(recorded)).stdout)
+    assert data["culprits"][0]["instruction"] == "out"
+    seen = json.loads(_hloscope(root, *common, "--oracle", "grep -q 'subtract(%e2, %a)'").stdout)
+    assert seen["verdict"] == "wrong-stage" and seen["culprits"][0]["instruction"] == "out"
+    source.write_text(TEXT.replace("constant(1)", "constant(2)"))
+    changed = json.loads(_hloscope(root, *common, "--oracle", str(recorded)).stdout)
+    assert changed["verdict"] == "wrong-input"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--passes", "nosuch"], "nosuch"),
+        (["--passes", "algsimpp"], "algsimp"),
+        (["--engine", "xla"], "only our own compiler"),
+        (["--passes", "dce", "--pipeline", "cpu"], "exclude"),
+        (["--oracle", "missing.npz"], "missing.npz"),
+    ],
+)
+def test_bad_usage_is_one_line(tmp_path: Path, root: Path, args: list[str], said: str) -> None:
+    source = tmp_path / "softmax.hlo"
+    source.write_text(TEXT)
+    done = _hloscope(root, "bisect", str(source), *args)
+    assert done.returncode == 2
+    assert done.stderr.startswith("hloscope: ") and done.stderr.count("\n") == 1 and said in done.stderr

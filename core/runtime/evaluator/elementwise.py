@@ -91,8 +91,8 @@ _UNARY: Mapping[str, ByKind] = MappingProxyType(
     }
 )
 
-# Bit edits: what they do to a subnormal does not depend on flushing.
-_BITWISE = frozenset({"abs", "negate", "not"})
+# What these do to a subnormal does not depend on flushing: bit edits, and routines that look at the bits.
+_UNFLUSHED = frozenset({"abs", "negate", "not", "power", "atan2"})
 
 
 # ---------------------------------------------------------------- binary
@@ -211,7 +211,7 @@ def _unary(instruction: HloInstruction, machine: Machine) -> Kernel:
     element = instruction.operand(0).shape.type
     function = pick(instruction, _UNARY[instruction.opcode], element)
     into, out = numerics.widen(element), numerics.narrow(instruction.shape.type)
-    if machine.options.flush_subnormals and instruction.opcode not in _BITWISE:
+    if machine.options.flush_subnormals and instruction.opcode not in _UNFLUSHED:
         clean, clean_out = numerics.flush(element), numerics.flush(instruction.shape.type)
         return lambda x: out(clean_out(function(clean(into(x)))))
     if into is numerics.same and out is numerics.same:
@@ -229,7 +229,7 @@ def _binary(instruction: HloInstruction, machine: Machine) -> Kernel:
         first, second = into
         return lambda x, y: out(function(first(x).astype(dtype), second(y).astype(dtype)))
     wide = into[0]
-    if machine.options.flush_subnormals:
+    if machine.options.flush_subnormals and instruction.opcode not in _UNFLUSHED:
         clean = numerics.flush(element)
         return lambda x, y: out(clean(function(clean(wide(x)), clean(wide(y)))))
     if wide is numerics.same and out is numerics.same:

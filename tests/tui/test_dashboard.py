@@ -6,12 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
+from textual.worker import WorkerCancelled
 
 from hloscope.core.views.run import load
 from hloscope.tui.app import DashboardApp
@@ -61,7 +62,8 @@ async def dashboard(dump: Path, size: tuple[int, int] = (140, 40)) -> AsyncGener
 
 async def settle(pilot: Pilot[None]) -> None:
     for _ in range(3):
-        await pilot.app.workers.wait_for_complete()
+        with suppress(WorkerCancelled):  # a newer question has taken the place of an older one
+            await pilot.app.workers.wait_for_complete()
         await pilot.pause()
 
 

@@ -43,7 +43,7 @@ _PROMPTS = {
 class StagesScreen(Screen[None]):
     """Timeline and stage side by side; below one another on a narrow terminal."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (130, "-wide")]
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "ask('search')", "Search", key_display="/"),

@@ -107,11 +107,12 @@ class RuleEngine:
             else:
                 builder = Builder(one)
                 new, made, detail = answer(builder), builder.made, ""
-            one.parent.replace(one, new)
             if new in made:
                 made.remove(new)
+                _put_in_place(one, new)
                 step.done(new, *made, detail=detail)
             else:
+                one.parent.replace(one, new)
                 step.done(*made, detail=detail)
             # Operands that stay lost a user, which some rules wait for.
             return [*(o for o in operands if o.in_computation), *made, new, *new.users]
@@ -129,3 +130,16 @@ class RuleEngine:
         if sharding is not None and sharding != given:
             return Refusal("sharding_conflict", f"{sharding} against {given}")
         return None
+
+
+def _put_in_place(old: HloInstruction, new: HloInstruction) -> None:
+    """Replace an instruction by one made for it, which takes its sharding, frontend attributes and, with the same
+    opcode, its name."""
+    for key in ("frontend_attributes", "sharding"):
+        text = old.raw_attrs.get(key)
+        if text is not None and new.raw_attrs.get(key) is None:
+            new.set_attr(key, text)
+    name = old.name
+    old.parent.replace(old, new)
+    if old.opcode == new.opcode and not old.in_computation:
+        new.rename(name)

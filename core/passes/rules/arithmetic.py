@@ -92,7 +92,8 @@ def subtract_constant(one: HloInstruction, options: RuleOptions) -> Answer:
 
     def make(build: Builder) -> HloInstruction:
         negated = build.make("negate", inner.shape, [inner])
-        return build.make("add", one.shape, [x, build.clone(c, [negated])])
+        negative = build.make("broadcast", c.shape, [negated], {"dimensions": c.dimensions})
+        return build.make("add", one.shape, [x, negative])
 
     return make
 

@@ -421,6 +421,55 @@ def format_backend_config(value: Any) -> str:
     return quote(value) if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
+@dataclass(frozen=True, slots=True)
+class OperandAlias:
+    """An output part that lives in the buffer of a part of an operand."""
+
+    output_index: tuple[int, ...]
+    operand: int
+    operand_index: tuple[int, ...]
+
+    def __str__(self) -> str:
+        index, inner = (", ".join(map(str, i)) for i in (self.output_index, self.operand_index))
+        return f"{{{index}}}: ({self.operand}, {{{inner}}})"
+
+
+_ALIAS = re.compile(r"\{([\d,\s]*)\}\s*:\s*\(\s*(-?\d+)\s*,\s*\{([\d,\s]*)\}\s*(?:,\s*[\w-]+\s*)?\)")
+
+
+def parse_aliasing(text: str) -> tuple[OperandAlias, ...]:
+    """``{{0}: (1, {}), {1}: (0, {2})}``: output index, operand number, operand index."""
+    out: list[OperandAlias] = []
+    for part in split_top(braced(text)):
+        found = _ALIAS.fullmatch(part)
+        if found is None:
+            raise ParseError(f"expected {{index}}: (operand, {{index}}), got {part!r}")
+        out.append(OperandAlias(parse_ints(found[1]), int(found[2]), parse_ints(found[3])))
+    return tuple(out)
+
+
+def format_aliasing(value: Any) -> str:
+    """Aliases in braces."""
+    return "{" + ", ".join(map(str, value)) + "}"
+
+
+def parse_shape(text: str) -> Any:
+    """A `Shape`."""
+    from hloscope.core.hlo.shape import Shape
+
+    return Shape.parse(text)
+
+
+def parse_shapes(text: str) -> tuple[Any, ...]:
+    """``{f32[2]{0}, s32[]}`` as shapes."""
+    return tuple(parse_shape(part) for part in split_top(braced(text)))
+
+
+def format_shapes(value: Any) -> str:
+    """Shapes in braces."""
+    return "{" + ", ".join(map(str, value)) + "}"
+
+
 def _identity(text: str) -> str:
     return text
 
@@ -473,6 +522,14 @@ def _kinds() -> dict[str, AttributeKind]:
     add("lower left_side unit_diagonal largest", parse_bool, form_bool, "form of a linear solve, or of top-k")
     add("use_global_device_ids constrain_layout", parse_bool, form_bool, "form of a collective")
     add("is_host_transfer custom_call_has_side_effect", parse_bool, form_bool, "an effect outside the module")
+    add("is_associative is_reverse", parse_bool, form_bool, "form of a scan")
+    add("is_composite has_dynamic_root", parse_bool, form_bool, "form of a call, or of a collective broadcast")
+    add("num_carries", parse_int, str, "how many of a scan's operands are carried along")
+    add("inferred_dimension", parse_int, str, "which output dimension of a reshape is dynamic")
+    add("async_execution_thread", unquote, quote, "the thread that an asynchronous computation runs on")
+    add("output_to_operand_aliasing", parse_aliasing, format_aliasing, "output parts that live in operands' buffers")
+    add("operand_layout_constraints", parse_shapes, format_shapes, "operand shapes, with the layouts that a call needs")
+    add("outfeed_shape", parse_shape, str, "shape of the data sent to the host")
     add("direction", _identity, str, "the comparison: EQ NE LT LE GT GE")
     add("type", _identity, str, "the comparison's type: FLOAT TOTALORDER SIGNED UNSIGNED")
     add("fft_type", _identity, str, "FFT IFFT RFFT IRFFT")

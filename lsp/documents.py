@@ -90,6 +90,27 @@ class Document:
         self.published = False
 
 
+class Pin:
+    """A request's hold on one version: as long as it lasts, that version is worth reading."""
+
+    def __init__(self, document: Document, documents: Documents) -> None:
+        self._document = document
+        self._documents = documents
+        self._snapshot = document.current
+        self._snapshot.waiters += 1
+        self._released = False
+
+    async def reading(self) -> Reading:
+        """The version with its index."""
+        return await self._documents.read(self._document, self._snapshot, Urgency.REQUEST)
+
+    def release(self) -> None:
+        """The request is answered or cancelled."""
+        if not self._released:
+            self._released = True
+            self._snapshot.waiters -= 1
+
+
 def looks_like_hlo(uri: str, language: str, text: str) -> bool:
     """Whether a text is ours: by its language, by its name (``.hlo``, XLA's dump names), else by its first word."""
     if language.lower() == "hlo":
@@ -168,24 +189,19 @@ class Documents:
             self._publish(uri, None, [])
 
     # ---------------------------------------------------------------- reading
-    async def reading(self, uri: str) -> Reading | None:
-        """The text as of now with its index; None for a text that is not open or not HLO.
-
-        Edits that come while this waits do not change what it returns.
-        """
+    def pin(self, uri: str) -> Pin | None:
+        """The text as of now; None for one that is not open or not HLO. To be released by the caller."""
         document = self._documents.get(uri)
-        if document is None or not document.is_hlo:
-            return None
-        return await self._read(document, document.current, Urgency.REQUEST)
+        return Pin(document, self) if document is not None and document.is_hlo else None
 
-    async def readings(self) -> list[Reading]:
-        """All HLO texts as of now, each with its index."""
-        now = [(document, document.current) for document in self._documents.values() if document.is_hlo]
-        return [await self._read(document, snapshot, Urgency.REQUEST) for document, snapshot in now]
+    def pin_all(self) -> list[Pin]:
+        """All HLO texts as of now; each to be released."""
+        return [Pin(document, self) for document in self._documents.values() if document.is_hlo]
 
-    async def _read(self, document: Document, snapshot: Snapshot, urgency: Urgency) -> Reading:
-        encoding = self.encoding
+    async def read(self, document: Document, snapshot: Snapshot, urgency: Urgency) -> Reading:
+        """The index of one version; many may wait for the same."""
         if snapshot.reading is None:
+            encoding = self.encoding
 
             def build() -> Reading:
                 index = ModuleIndex.from_text(snapshot.lines.text)
@@ -196,12 +212,8 @@ class Documents:
 
             job = self._workers.submit(build, urgency=urgency, wanted=wanted)
             snapshot.reading = asyncio.wrap_future(job)
-        snapshot.waiters += 1
-        try:
-            # The index is everybody's: one request's cancellation must not end it.
-            return await asyncio.shield(snapshot.reading)
-        finally:
-            snapshot.waiters -= 1
+        # The index is everybody's: one request's cancellation must not end it.
+        return await asyncio.shield(snapshot.reading)
 
     # ---------------------------------------------------------------- findings
     async def _look(self, document: Document, snapshot: Snapshot, pause: float, *, first: bool) -> None:
@@ -209,7 +221,7 @@ class Documents:
         try:
             if pause:
                 await asyncio.sleep(pause)
-            reading = await self._read(document, snapshot, Urgency.INDEX)
+            reading = await self.read(document, snapshot, Urgency.INDEX)
             if first:
                 self._first_read(reading)
             for check in self._checks:

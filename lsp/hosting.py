@@ -45,12 +45,12 @@ def serve_tcp(host: str, port: int) -> int:
     changed = threading.Condition()
     code = 0
 
-    def host_client(connection: socket.socket) -> None:
+    def host_client(connection: socket.socket, server: HloServer) -> None:
         nonlocal code
         try:
             with connection, connection.makefile("rb") as reader, connection.makefile("wb") as writer:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                code = asyncio.run(serve(HloServer(), reader, writer))
+                code = asyncio.run(serve(server, reader, writer))
                 with contextlib.suppress(OSError):
                     # Wakes the thread that still reads, where the client said exit and did not close.
                     connection.shutdown(socket.SHUT_RDWR)
@@ -68,7 +68,11 @@ def serve_tcp(host: str, port: int) -> int:
             except OSError:
                 return
             log.info("client from %s", peer)
-            thread = threading.Thread(target=host_client, args=(connection,), name="hloscope-client", daemon=True)
+            # Made here, one after the other: lsprotocol completes its types while a converter is made.
+            server = HloServer()
+            thread = threading.Thread(
+                target=host_client, args=(connection, server), name="hloscope-client", daemon=True
+            )
             with changed:
                 clients.add(thread)
                 changed.notify_all()

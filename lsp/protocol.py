@@ -7,8 +7,10 @@ carries a Python traceback.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -36,6 +38,19 @@ class Encoded:
     """A result that is JSON already: the large ones are encoded off the loop."""
 
     body: str
+
+
+class Prompt:
+    """A handler that is called as its message comes, before any later message, and returns what to wait for.
+
+    pygls would start a coroutine function only after the messages that have arrived behind it, edits among them.
+    """
+
+    def __init__(self, begin: Callable[[Any], asyncio.Task[Any]]) -> None:
+        self._begin = begin
+
+    def __call__(self, params: Any) -> asyncio.Task[Any]:
+        return self._begin(params)
 
 
 class HloProtocol(LanguageServerProtocol):
@@ -86,6 +101,21 @@ class HloProtocol(LanguageServerProtocol):
             self.handle_message(message)
         except Exception:
             log.exception("a message could not be handled")
+
+    def _execute_handler(
+        self,
+        msg_id: str | int,
+        handler: Callable[..., Any],
+        callback: Callable[[Any], None],
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(handler, Prompt):
+            super()._execute_handler(msg_id, handler, callback, args, kwargs)
+            return
+        task: Any = handler(*(args or ()))
+        self._request_futures[msg_id] = task
+        task.add_done_callback(callback)
 
     def _refusal(self, method: str) -> tuple[int, str] | None:
         if self._shutdown:

@@ -13,20 +13,20 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from lsprotocol import types
-from pygls.exceptions import JsonRpcException
+from pygls.exceptions import FeatureRequestError, JsonRpcException
 from pygls.lsp.server import LanguageServer
 
 from hloscope.core.errors import HloscopeError
 from hloscope.core.version import version
-from hloscope.lsp.documents import Documents, Reading
+from hloscope.lsp.documents import Documents, Pin, Reading
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature, WorkspaceFeature
 from hloscope.lsp.features.table import CHECKS, FEATURES, LARGE, WORKSPACE_FEATURES
 from hloscope.lsp.positions import Encoding
-from hloscope.lsp.protocol import HloProtocol
+from hloscope.lsp.protocol import HloProtocol, Prompt
 from hloscope.lsp.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -82,8 +82,10 @@ class HloServer(LanguageServer):
         self._ended.set()
 
     def report_server_error(self, error: Exception, source: object) -> None:
-        """Errors outside a request go to the log; a box in the editor would help nobody."""
-        log.error("%s", error)
+        """Errors outside a request go to the log (a box in the editor would help nobody); those of requests are
+        answers."""
+        if source is not FeatureRequestError:
+            log.error("%s", error)
 
     def _initialize(self, params: types.InitializeParams) -> None:
         chosen = self.protocol.workspace.position_encoding
@@ -102,31 +104,47 @@ class HloServer(LanguageServer):
                 return
 
     # ---------------------------------------------------------------- requests
-    def _handler(self, feature: Feature) -> Callable[[Any], Awaitable[Any]]:
-        async def handle(params: Any) -> Any:
+    def _handler(self, feature: Feature) -> Prompt:
+        def begin(params: Any) -> asyncio.Task[Any]:
             uri: str = params.text_document.uri
+            pin = self.documents.pin(uri)
 
             async def answer() -> Any:
-                reading = await self.documents.reading(uri)
-                if reading is None:
+                if pin is None:
                     return None
+                reading = await pin.reading()
                 if not feature.heavy:
                     return feature.answer(reading, params)
                 return await self._work(lambda: feature.answer(reading, params))
 
-            return await self._guard(feature.name, uri, answer)
+            return self._task(feature.name, uri, answer, [] if pin is None else [pin])
 
-        return handle
+        return Prompt(begin)
 
-    def _workspace_handler(self, feature: WorkspaceFeature) -> Callable[[Any], Awaitable[Any]]:
-        async def handle(params: Any) -> Any:
+    def _workspace_handler(self, feature: WorkspaceFeature) -> Prompt:
+        def begin(params: Any) -> asyncio.Task[Any]:
+            pins = self.documents.pin_all()
+
             async def answer() -> Any:
-                readings = await self.documents.readings()
+                readings = [await pin.reading() for pin in pins]
                 return await self._work(lambda: feature.answer(readings, params))
 
-            return await self._guard(feature.name, "the open files", answer)
+            return self._task(feature.name, "the open files", answer, pins)
 
-        return handle
+        return Prompt(begin)
+
+    def _task(
+        self, name: str, where: str, answer: Callable[[], Awaitable[Any]], pins: Sequence[Pin]
+    ) -> asyncio.Task[Any]:
+        def release(task: asyncio.Task[Any]) -> None:
+            del task
+            for pin in pins:
+                pin.release()
+
+        task = asyncio.ensure_future(self._guard(name, where, answer))
+        # Not in the coroutine: one that is cancelled before its first step never runs.
+        task.add_done_callback(release)
+        return task
 
     async def _work(self, answer: Callable[[], object]) -> Any:
         """An answer from a worker, encoded there too: JSON of megabytes would hold up the loop."""

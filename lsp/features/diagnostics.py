@@ -1,4 +1,4 @@
-"""What is wrong with a text: the index's findings at once, then the reader's on texts that it can read in a moment."""
+"""What is wrong with a text: what the index did not understand, else what the full reader finds in it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,31 @@ LARGE = "diagnostics are the index's alone, without the full reader's"
 """What large texts get."""
 
 _AT_ONCE = 1_000
-"""Instructions up to which the reader is so fast that the index's findings are not worth showing first."""
+"""Instructions up to which the reader is so fast that "nothing wrong yet" is not worth saying first."""
 _MOST = 1_000
 """Findings that are shown; a text that is not HLO at all has one a line."""
 
 
 def from_index(reading: Reading) -> list[types.Diagnostic] | None:
-    """Findings of the index, a moment after the edit; None for a text so small that `from_reader` is as fast."""
-    if reading.index.instruction_count <= _AT_ONCE:
+    """Findings of the index, a moment after the edit; None where `from_reader` says all there is about as soon."""
+    index = reading.index
+    if not index.errors and index.instruction_count <= _AT_ONCE:
         return None
-    return _shown(reading, list(reading.index.diagnostics))
+    return _shown(reading, list(index.diagnostics))
 
 
 def from_reader(reading: Reading) -> list[types.Diagnostic] | None:
-    """Findings of the reader, and those of the index on other lines; None for a text too large to read on each edit."""
-    if reading.index.instruction_count > FULL_INSTRUCTIONS:
+    """Findings of the reader, and the index's hints on other lines.
+
+    None for a text too large to read on each edit, and for one that the index could not make sense of in places: it
+    picks up again closer to the fault than the reader, which then finds fault with what follows, too.
+    """
+    index = reading.index
+    if index.errors or index.instruction_count > FULL_INSTRUCTIONS:
         return None
     _, found = parse_module(reading.text)
     lines = {one.line for one in found}
-    return _shown(reading, [*found, *(one for one in reading.index.diagnostics if one.line not in lines)])
+    return _shown(reading, [*found, *(one for one in index.diagnostics if one.line not in lines)])
 
 
 def _shown(reading: Reading, found: list[Diagnostic]) -> list[types.Diagnostic]:

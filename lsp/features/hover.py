@@ -33,10 +33,14 @@ def hover(reading: Reading, params: types.HoverParams) -> types.Hover | None:
 def describe(index: ModuleIndex, target: Target) -> str | None:
     """The Markdown for what is under the cursor; None where there is nothing to say."""
     match target.kind:
+        case "instruction" | "operand" | "control" | "parameter" | "computation" | "computation-reference" if (
+            target.refers_to < 0
+        ):
+            return f"{span(target.name)} is not defined here"
         case "instruction" | "operand" | "control" | "parameter" | "shape":
-            return instruction(instruction_facts(index, target.refers_to)) if target.refers_to >= 0 else _undefined(target)
+            return instruction(instruction_facts(index, target.refers_to))
         case "computation" | "computation-reference":
-            return computation(index, target.refers_to) if target.refers_to >= 0 else _undefined(target)
+            return computation(index, target.refers_to)
         case "opcode":
             return opcode(target.name)
         case "attribute":
@@ -151,10 +155,6 @@ def _source(frames: tuple[SourceFrame, ...]) -> str:
 
 def _value(text: str) -> str:
     return block(shortened(text, _VALUE), "text") if text else ""
-
-
-def _undefined(target: Target) -> str:
-    return f"{span(target.name)} is not defined here"
 
 
 def _count(count: int, what: str) -> str:

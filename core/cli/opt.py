@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from hloscope.core.cli.output import Column, TableOptions, emit_object, emit_table, json_option
-from hloscope.core.errors import DumpError, UsageError
+from hloscope.core.errors import DumpError, HloscopeError, UsageError
 from hloscope.core.views.data import Source
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ def command(
         raise UsageError("opt needs a module to read", hint="hloscope opt --passes algsimp IN -o OUT")
     chosen = _chosen_passes(passes, pipeline, until, registry)
     settings = _flags(flags, disable_passes, enable_passes_only, dump_to)
+    if as_json and output == "-":
+        raise UsageError("--json and -o - both write to standard output")
     if output not in (None, "-") and not force and os.path.lexists(output):
         raise UsageError("exists already", path=output, hint="--force replaces it")
     module = _load(path)
@@ -170,7 +172,15 @@ def _run(
             writer = stack.enter_context(LedgerWriter(ledger, info, force=force))
             writer.begin_module(module.name)
         ctx = PassContext(writer, Fuel.parse(fuel), flags, target, dumps=dumps)
-        result = compile_module(module, chosen, ctx, registry)
+        try:
+            result = compile_module(module, chosen, ctx, registry)
+        except HloscopeError:
+            raise
+        except Exception as error:
+            known = registry.plugin_error(error)
+            if known is None:
+                raise
+            raise known from error
     return result.changed, ctx
 
 
@@ -190,7 +200,9 @@ def _write(module: HloModule, output: str | None) -> None:
         with open(partial, "w", encoding="utf-8", errors="surrogateescape") as out:
             put(out)
         os.replace(partial, output)
-    except OSError as error:
+    except BaseException as error:
         if os.path.lexists(partial):
             os.unlink(partial)
-        raise DumpError(error.strerror or str(error), path=output) from error
+        if isinstance(error, OSError):
+            raise DumpError(error.strerror or str(error), path=output) from error
+        raise

@@ -31,8 +31,8 @@ class HloDce:
         changed = False
         for computation in reversed(module.post_order()):
             if computation.is_entry or computation.callers:
-                changed |= _shrink_fusions(computation, ctx)
                 changed |= _remove_dead(computation, ctx)
+                changed |= _shrink_fusions(computation, ctx)
         return _remove_uncalled(module, ctx) or changed
 
 
@@ -80,7 +80,7 @@ def _keep_outputs(fusion: HloInstruction, body: HloComputation, used: list[int])
     """Rebuild a fusion with the outputs in `used` alone, without the tuple where one is left."""
     from hloscope.core.hlo.instruction import HloInstruction as Node
 
-    computation, old_root = fusion.parent, body.root
+    computation, old_root, name = fusion.parent, body.root, fusion.name
     kept = [old_root.operand(i) for i in used]
     made: list[HloInstruction] = []
     if len(kept) == 1:
@@ -100,9 +100,8 @@ def _keep_outputs(fusion: HloInstruction, body: HloComputation, used: list[int])
             element = Node("get-tuple-element", user.shape, [smaller], attrs={"index": place}, name=user.name)
             made.append(computation.replace(user, computation.add(element), relay_control=True))
     if fusion.in_computation:
-        name = fusion.name
         computation.remove(fusion)
-        smaller.rename(name)
+    smaller.rename(name)
     body.remove_with_dead_operands(old_root)
     return made
 

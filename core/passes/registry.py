@@ -52,6 +52,7 @@ class Registry:
     def __init__(self) -> None:
         self._added: dict[str, tuple[Callable[..., HloPass], str]] = {}
         self._rules: list[Rule] = []
+        self._plugins: list[str] = []
 
     def names(self) -> tuple[str, ...]:
         """All pass names, sorted."""
@@ -80,6 +81,7 @@ class Registry:
         """Run a plugin file and let it register. Raises UsageError with the file and line of what went wrong."""
         from runpy import run_path
 
+        self._plugins.append(path)
         try:
             register = run_path(path).get("register")
         except Exception as error:
@@ -93,6 +95,14 @@ class Registry:
             raise
         except Exception as error:
             raise _plugin_error(path, error) from error
+
+    def plugin_error(self, error: Exception) -> UsageError | None:
+        """The line to show for an exception that a plugin's pass or rule raised while it ran; None for any other."""
+        import traceback
+
+        files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+        path = next((one for one in self._plugins if one in files), None)
+        return None if path is None else _plugin_error(path, error)
 
     # ---------------------------------------------------------------- making passes
     def make(self, text: str) -> HloPass:

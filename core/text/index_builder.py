@@ -30,6 +30,7 @@ from hloscope.core.text.instruction_text import (
     Span,
     line_end,
     match_close,
+    operand_names,
     scan_instruction,
     shape_end,
     skip_blank,
@@ -38,7 +39,7 @@ from hloscope.core.text.instruction_text import (
 from hloscope.core.text.operand_resolver import OperandResolver
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hloscope.core.errors import Severity
 
@@ -85,6 +86,7 @@ class _Builder:
         self.attributes: list[tuple[str, int, int]] = []
         self.tables: dict[str, Span] = {}
         self.columns: list[tuple[np.ndarray, ...]] = []
+        self.singles: list[tuple[int, ...]] = []
         self.rows = 0
         self.shape_ids: defaultdict[str, int] = defaultdict()
         self.opcode_ids: defaultdict[str, int] = defaultdict()
@@ -114,11 +116,11 @@ class _Builder:
             rows = ROWS.findall(text, pos, stop)
             if stop < end:
                 rows.pop()
-            next_pos, stuck = self._take(rows, pos) if rows else (pos, True)
+            before = self.rows
+            pos, stuck = self._take(rows, pos) if rows else (pos, True)
             self._flush()
-            if next_pos > pos:
+            if self.rows > before:
                 burst = 1
-            pos = next_pos
             if not stuck:
                 block = min(block * 4, _LAST_BLOCK)
                 continue
@@ -132,6 +134,7 @@ class _Builder:
 
     def _take(self, rows: list[tuple[str, ...]], pos: int) -> tuple[int, bool]:
         """Take rows up to the first that the pattern does not know; the position reached, and whether there is one."""
+        self._take_singles()
         columns = list(zip(*rows, strict=True))
         n, stuck = len(rows), False
         if any(columns[8]):
@@ -140,11 +143,11 @@ class _Builder:
                     n, stuck = k, True
                     break
         lead, names, shapes, opcodes, operands, attributes, closes, headers, blanks = (c[:n] for c in columns)
-        codes = np.fromiter(map(self.opcode_ids.__getitem__, opcodes), np.int16, n)
-        # A pass for each property of the few distinct opcodes, shapes and leads, not of the many rows.
-        words = list(self.opcode_ids)
-        calls = np.array([word not in _CALLS_NOTHING and word != "" for word in words], bool)
-        callers = np.flatnonzero(calls[codes]).tolist()
+        if not any(names) and not any(closes) and not any(headers):
+            return pos + sum(map(len, blanks)), stuck
+        codes = np.fromiter(map(self.opcode_ids.__getitem__, opcodes), np.int32, n)
+        calls = _by_word(self.opcode_ids, codes, opcodes, lambda word: word not in _CALLS_NOTHING and word != "", bool)
+        callers = np.flatnonzero(calls).tolist()
         for k in callers:
             if INLINE_HINT.search(attributes[k]) and INLINE_BODY.search(attributes[k]):
                 return self._take(rows[:k], pos) if k else (pos, True)
@@ -155,10 +158,9 @@ class _Builder:
         name_lengths = np.fromiter(map(len, names), np.int64, n)
         operand_lengths = np.fromiter(map(len, operands), np.int64, n)
         total = np.fromiter(map(len, attributes), np.int64, n)
-        lead_words = list(self.lead_ids)
-        lead_lengths = np.array([len(word) for word in lead_words])[leads]
-        shape_lengths = np.array([len(word) for word in self.shape_ids])[ids]
-        opcode_lengths = np.array([len(word) for word in words])[codes]
+        lead_lengths = _by_word(self.lead_ids, leads, lead, len, np.int64)
+        shape_lengths = _by_word(self.shape_ids, ids, shapes, len, np.int64)
+        opcode_lengths = _by_word(self.opcode_ids, codes, opcodes, len, np.int64)
         total += lead_lengths + name_lengths + shape_lengths + opcode_lengths + operand_lengths + FIXED_CHARACTERS
         keep = name_lengths > 0
         others = np.flatnonzero(~keep).tolist()
@@ -172,13 +174,13 @@ class _Builder:
         opcode_starts = shape_starts + shape_lengths + 1
         operand_starts = opcode_starts + opcode_lengths + 1
         operand_ends = operand_starts + operand_lengths
-        starts = name_starts - np.array([len(word.lstrip()) for word in lead_words])[leads]
-        roots = np.array(["R" in word for word in lead_words], bool)[leads]
+        starts = name_starts - _by_word(self.lead_ids, leads, lead, lambda word: len(word.lstrip()), np.int64)
+        roots = _by_word(self.lead_ids, leads, lead, lambda word: "R" in word, bool)
         offsets = (starts, stops, name_starts, name_ends, shape_starts, opcode_starts, operand_starts, operand_ends)
         kind = self.kind
         at = np.flatnonzero(keep)
         self.columns.append((*(column[at].astype(kind) for column in offsets), ids[at], codes[at], roots[at]))
-        no_operands = np.array([word in _NO_OPERANDS for word in words], bool)[codes]
+        no_operands = _by_word(self.opcode_ids, codes, opcodes, _NO_OPERANDS.__contains__, bool)
         if others:
             named = filter(None, names)
             lists = [operands[k] for k in at.tolist()]
@@ -233,8 +235,15 @@ class _Builder:
         row = ROW.match(text, start, min(end, start + MAX_ROW))
         if row is not None and row.end() == start + MAX_ROW:
             row = None
-        if row is not None and (row[2] is None or not INLINE_BODY.search(row[6])):
+        if row is not None and row[2] is None:
             self._take([(*(group or "" for group in row.groups()), "")], start)
+            return row.end()
+        if row is not None and not INLINE_BODY.search(row[6]):
+            operands = () if row[4] in _NO_OPERANDS else [text[a:b] for a, b in operand_names(text, *row.span(5))]
+            self._add_calls(self._add_row(
+                (row.end(1) - len(row[1].lstrip()), row.end(), *row.span(2), row.start(3), row.start(4), *row.span(5)),
+                row[3], row[4], "R" in row[1], operands,
+            ), row[6])  # fmt: skip
             return row.end()
         if text.startswith("}", start):
             tail = _CLOSE_TAIL.match(text, start)
@@ -333,8 +342,6 @@ class _Builder:
     def _add(self, part: InstructionText, end: int) -> int:
         """Take an instruction that was read by hand, and the bodies written inside it."""
         text = self.text
-        if not self.open:
-            self._implicit(part.start)
         for code, message, start, stop in part.problems:
             self._find(code, message, start, stop)
             self.truncated |= stop >= len(text)
@@ -343,19 +350,10 @@ class _Builder:
         operands = part.operands or (part.end, part.end)
         opcode_start = part.opcode[0] if part.opcode is not None else part.end
         shape_start = part.shape[0] if part.shape is not None else -1
-        kind = self.kind
-        offsets = (part.start, part.end, *part.name, shape_start, opcode_start, *operands)
-        self.columns.append(
-            (
-                *(np.array([offset], kind) for offset in offsets),
-                np.array([self.shape_ids[shape]], np.int32),
-                np.array([self.opcode_ids[opcode]], np.int16),
-                np.array([part.is_root]),
-            )
-        )
-        self.resolver.add_one(text[slice(*part.name)], [r.name for r in part.operand_references(text)])
-        row = self.rows
-        self.rows += 1
+        row = self._add_row(
+            (part.start, part.end, *part.name, shape_start, opcode_start, *operands),
+            shape, opcode, part.is_root, [r.name for r in part.operand_references(text)],
+        )  # fmt: skip
         bodies: list[tuple[str, Span]] = []
         for attribute in part.attributes:
             start, stop = attribute.value
@@ -368,6 +366,23 @@ class _Builder:
         for key, (start, stop) in bodies:
             self._inline(key, start, stop, row)
         return max(part.end, part.start + 1) if part.end <= end else end
+
+    def _add_row(self, offsets: tuple[int, ...], shape: str, opcode: str, root: bool, operands: Sequence[str]) -> int:
+        """Take one instruction: the offsets in the order of the columns, what they hold, the operands' names."""
+        if not self.open:
+            self._implicit(offsets[0])
+        self.singles.append((*offsets, self.shape_ids[shape], self.opcode_ids[opcode], int(root)))
+        self.resolver.add_one(self.text[offsets[2] : offsets[3]], operands)
+        self.rows += 1
+        return self.rows - 1
+
+    def _take_singles(self) -> None:
+        """Bring the rows that were read one by one into the columns."""
+        if self.singles:
+            table = np.array(self.singles, np.int64).T
+            offsets = [column.astype(self.kind) for column in table[:8]]
+            self.columns.append((*offsets, table[8].astype(np.int32), table[9].astype(np.int32), table[10] > 0))
+            self.singles.clear()
 
     def _inline(self, key: str, start: int, stop: int, row: int) -> None:
         """The body of a computation written in place of its name."""
@@ -478,11 +493,12 @@ class _Builder:
                 self._find("truncated", "the text ends inside this computation", *at)
         while self.open:
             self._close_quietly(len(self.text))
+        self._take_singles()
         if self.columns:
             columns = [np.concatenate(parts) for parts in zip(*self.columns, strict=True)]
         else:
             columns = [np.zeros(0, self.kind) for _ in range(8)]
-            columns += [np.zeros(0, np.int32), np.zeros(0, np.int16), np.zeros(0, bool)]
+            columns += [np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, bool)]
         self.columns.clear()
         if self.has_inline:
             columns = self._sort_by_computation(columns)
@@ -495,7 +511,6 @@ class _Builder:
         if len(begins):
             empty = begins == ends
             begins[empty] = ends[empty] = np.concatenate(([0], np.maximum.accumulate(ends)[:-1]))[empty]
-        kind = self.kind
         offsets = {
             "computation_starts": [c.start for c in self.computations],
             "computation_stops": [c.stop for c in self.computations],
@@ -601,6 +616,15 @@ class _Builder:
     def _where(self, word: str, start: int, end: int) -> Span:
         found = re.compile(rf"(?<![\w.\-]){re.escape(word)}(?![\w.\-])").search(self.text, start, end)
         return found.span() if found is not None else (start, start)
+
+
+def _by_word(
+    table: dict[str, int], ids: np.ndarray, words: Sequence[str], function: Callable[[str], int], kind: type
+) -> np.ndarray:
+    """A property of each word of a column, computed once for each distinct word where these are the fewer."""
+    if len(table) > len(words):
+        return np.fromiter(map(function, words), kind, len(words))
+    return np.fromiter(map(function, table), kind, len(table))[ids]
 
 
 _HEADER_STRUCTURE = re.compile(r'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"|[{}]', re.S)

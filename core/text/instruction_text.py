@@ -88,6 +88,7 @@ _SINGLE_QUOTED = re.compile(r"'[^'\\\n]*+(?>(?:\\.[^'\\\n]*+)*)'")
 _BREAK = r"\n[ \t\r]*+(?:ROOT\s++)?+%?+[A-Za-z0-9_.\-]++ = (?:\(|[a-z][a-z0-9\-]*+[\[(])|\nENTRY\b|\nHloModule\b"
 _BREAKS = re.compile(_BREAK)
 _STRUCTURE = re.compile(rf'["(){{}}\[\]]|{_BREAK}')
+_BODY_STRUCTURE = re.compile(r'["(){}\[\]]|\nENTRY\b|\nHloModule\b')
 _PAIRS = {"(": ")", "{": "}", "[": "]"}
 _MANY = 4096
 
@@ -173,14 +174,15 @@ def operand_names(text: str, start: int, end: int) -> Iterator[Span]:
                 yield found.span("bare")
 
 
-def match_close(text: str, pos: int, limit: int) -> int:
+def match_close(text: str, pos: int, limit: int, *, holds_instructions: bool = False) -> int:
     """The position after the bracket that closes the one at `pos`, before `limit`; negative where it is not closed
     before a line that can only begin something new, or where brackets cross: minus the position reached. Strings are
     passed over."""
+    structure = _BODY_STRUCTURE if holds_instructions else _STRUCTURE
     stack: list[str] = []
     i, rounds = pos, 0
     while True:
-        found = _STRUCTURE.search(text, i, limit)
+        found = structure.search(text, i, limit)
         if found is None:
             return -limit - 1
         ch = found[0]
@@ -197,7 +199,7 @@ def match_close(text: str, pos: int, limit: int) -> int:
             return found.end()
         i = found.end()
         rounds += 1
-        if rounds == _MANY:
+        if rounds == _MANY and not holds_instructions:
             end = _close_by_counting(text, i, len(stack), limit)
             if end >= 0:
                 return end
@@ -359,7 +361,10 @@ def _scan_attributes(text: str, out: InstructionText, limit: int) -> None:
         start = key.end()
         if text.startswith("{", skip_blank(text, start)):
             start = skip_blank(text, start)
-        end = value_end(text, start, limit)
+        if text.startswith("{", start) and INLINE_BODY.match(text, key.start(), limit):
+            end = match_close(text, start, limit, holds_instructions=True)
+        else:
+            end = value_end(text, start, limit)
         if end < 0:
             out.reached = -end
             stop = line_end(text, start)

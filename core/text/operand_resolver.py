@@ -26,12 +26,14 @@ class OperandResolver:
         self._names: list[str] = []
         self._operands: list[str] = []
         self._counts: list[np.ndarray] = []
+        self._singles: list[int] = []
         self._base = 0
         self._done_counts: list[np.ndarray] = []
         self._done: list[np.ndarray] = []
 
     def add(self, names: Iterable[str], lists: Sequence[str], has_operands: np.ndarray) -> None:
         """Take instructions: their names, the texts of their operand lists, and which of these hold operands."""
+        self._take_singles()
         self._names.extend(names)
         counts = np.zeros(len(has_operands), np.int32)
         texts = list(compress(lists, has_operands.tolist()))
@@ -44,13 +46,19 @@ class OperandResolver:
         """Take one instruction whose operands are known by name."""
         self._names.append(name)
         self._operands.extend(operands)
-        self._counts.append(np.array([len(operands)], np.int32))
+        self._singles.append(len(operands))
+
+    def _take_singles(self) -> None:
+        if self._singles:
+            self._counts.append(np.array(self._singles, np.int32))
+            self._singles.clear()
 
     def resolve(self, bounds: Sequence[tuple[int, int]]) -> None:
         """Resolve whole computations: ascending ranges of instructions that begin where the last call ended."""
         bounds = [bound for bound in bounds if bound[1] > bound[0]]
         if not bounds:
             return
+        self._take_singles()
         counts = np.concatenate(self._counts)
         offsets = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
@@ -73,6 +81,8 @@ class OperandResolver:
         table = dict(zip(names, range(begin, begin + len(names)), strict=True))
         if len(table) != len(names):
             self._note_duplicates(names, begin)
+            # The first definition is the one meant.
+            table = dict(zip(reversed(names), range(begin + len(names) - 1, begin - 1, -1), strict=True))
         found = list(map(table.get, operands, repeat(-1)))
         if -1 in found:
             for k, row in enumerate(found):
@@ -94,6 +104,7 @@ class OperandResolver:
 
     def reorder(self, order: np.ndarray) -> None:
         """Bring the instructions into another order (old number of each new one). Nothing may be resolved yet."""
+        self._take_singles()
         counts = np.concatenate(self._counts)
         offsets = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])

@@ -24,7 +24,7 @@ from hloscope.core.xla.execute import execute_hlo_text
 Array = np.ndarray[Any, np.dtype[Any]]
 
 FLOATS = ("f32", "f64", "f16", "bf16")
-INTS = ("s8", "s32", "s64", "u8", "u16", "u64")
+INTS = ("s8", "s32", "s64", "u8", "u64")
 
 
 @dataclass

@@ -355,6 +355,8 @@ class Run:
 
 _BEFORE_NAME = re.compile(rb"[ \t]*(?:ROOT[ \t]+)?%?")
 _AFTER_NAME = re.compile(rb"[ \t]*=")
+_INDENTATION = 256
+"""Bytes before a definition's name that are looked at."""
 _DEFINED = re.compile(r"\s+(?P<what>(?:ROOT\s+)?%?(?P<name>[^\s=%]+)\s*=\s)")
 
 
@@ -386,13 +388,18 @@ def find_definition(data: bytes, name: str, stage: int) -> Place | None:
         return None
     at = data.find(wanted)
     while at >= 0:
-        begin = data.rfind(b"\n", 0, at) + 1
-        if _BEFORE_NAME.fullmatch(data, begin, at) and _AFTER_NAME.match(data, at + len(wanted)):
-            break
+        # A definition's name is near its line's start: a constant of megabytes on one line is not walked back over.
+        near = max(0, at - _INDENTATION)
+        begin = data.rfind(b"\n", near, at) + 1 or near
+        before = data[begin:at]
+        if _BEFORE_NAME.fullmatch(before) and _AFTER_NAME.match(data, at + len(wanted)):
+            start = begin + len(before) - len(before.lstrip())
+            return _place(data, start, name, stage)
         at = data.find(wanted, at + 1)
-    if at < 0:
-        return None
-    start = begin + len(data[begin:at]) - len(data[begin:at].lstrip())
+    return None
+
+
+def _place(data: bytes, start: int, name: str, stage: int) -> Place:
     end = data.find(b"\n", start)
     text = data[start : end if end >= 0 else len(data)].decode("utf-8", "replace").rstrip()
     line = data.count(b"\n", 0, start)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from hloscope.core.dumps.facts import broken
+from hloscope.core.dumps.facts import count_instructions as count_definitions
 from hloscope.core.errors import ParseError, UnsupportedError
 from hloscope.core.views.data import EventRow, ModuleRow, Source
 
@@ -151,7 +152,6 @@ class TextSource:
 
 
 _HEADER = re.compile(rb"HloModule\s+([^\s,]+)")
-_DEFINITION = re.compile(rb"\n[ \t]+(?:ROOT )?%?[^\s=]+ = ")
 
 
 def module_name(data: bytes) -> str:
@@ -162,7 +162,7 @@ def module_name(data: bytes) -> str:
 
 def count_instructions(data: bytes) -> int:
     """Instructions of all computations, counted by their definitions without parsing."""
-    return sum(1 for _ in _DEFINITION.finditer(data)) + (1 if _DEFINITION.match(b"\n" + data[:4096]) else 0)
+    return count_definitions(data) or count_definitions(b"\n" + data)  # a bare instruction has no line before it
 
 
 def text_digest(data: bytes) -> bytes:

@@ -11,13 +11,14 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-_INSTRUCTION = re.compile(rb"^[ \t]+(?:ROOT )?%?[^\s=]+ = ", re.MULTILINE)
-_OPCODE = re.compile(rb"^[ \t]+(?:ROOT )?%?[^\s=]+ = (?:\([^=\n]*?\)|[^\s(]+) ([a-z][a-z0-9-]*)\(", re.MULTILINE)
+_INSTRUCTION = re.compile(rb"\n[ \t]++(?:ROOT )?%?[^\s=]++ = ")
+_OPCODE = re.compile(rb"\n[ \t]++(?:ROOT )?%?[^\s=]++ = (?:\([^\n]*?\)|[^\s(]\S*+) ([a-z][a-z0-9-]*+)\(")
 _TABLE = re.compile(rb"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:[0-9]+ .*\n)*\n?", re.MULTILINE)
-_METADATA = re.compile(rb', metadata=\{(?:[^"{}]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\}')
+_METADATA = re.compile(rb', metadata=\{(?:[^"{}]++|"(?:[^"\\]++|\\.)*+"|\{[^{}]*+\})*+\}')
 _CONSTANT = re.compile(rb" constant\(.*?\)(?=,|$)", re.MULTILINE)
 _SHARDING = re.compile(rb"parameter\(([0-9]+)\).*?, sharding=(\{(?:[^{}]|\{[^{}]*\})*\})")
 _INDEX_COMMENT = re.compile(r"/\*index=[0-9]+\*/")
+_STRUCTURE = re.compile(r"[({\[<]|->|[)}\]>]|,|\"(?:[^\"\\]++|\\.)*+\"?")
 _LAYOUT = re.compile(r"\{[^{}]*\}")
 
 
@@ -115,44 +116,38 @@ def entry_layout(value: str) -> tuple[tuple[str, ...], str]:
         return (), ""
     text = text[1:-1]
     depth = 0
-    for index, char in enumerate(text):
-        if char in "({[":
+    for match in _STRUCTURE.finditer(text):
+        mark = match[0]
+        if mark in _OPENING:
             depth += 1
-        elif char in ")}]":
+        elif mark in _CLOSING:
             depth -= 1
             if depth == 0:
-                parameters = _INDEX_COMMENT.sub("", text[1:index])
+                parameters = _INDEX_COMMENT.sub("", text[1 : match.start()])
                 parts = tuple(part.strip() for part in split_top_level(parameters)) if parameters.strip() else ()
-                return parts, _INDEX_COMMENT.sub("", text[index + 1 :].removeprefix("->"))
+                return parts, _INDEX_COMMENT.sub("", text[match.end() :].removeprefix("->"))
     return (), ""
 
 
 def split_top_level(text: str) -> list[str]:
     """The parts of a text between commas that no bracket or string encloses."""
     parts: list[str] = []
-    depth = 0
-    start = 0
-    quoted = False
-    position = 0
-    while position < len(text):
-        char = text[position]
-        if quoted:
-            if char == "\\":
-                position += 1
-            elif char == '"':
-                quoted = False
-        elif char == '"':
-            quoted = True
-        elif char in "({[<":
+    depth = start = 0
+    for match in _STRUCTURE.finditer(text):
+        mark = match[0]
+        if mark in _OPENING:
             depth += 1
-        elif char in ")}]" or (char == ">" and text[position - 1] != "-"):
+        elif mark in _CLOSING:
             depth -= 1
-        elif char == "," and depth <= 0:
-            parts.append(text[start:position])
-            start = position + 1
-        position += 1
+        elif mark == "," and depth <= 0:
+            parts.append(text[start : match.start()])
+            start = match.end()
     parts.append(text[start:])
     return parts
+
+
+_OPENING = frozenset("({[<")
+_CLOSING = frozenset(")}]>")
 
 
 def broken(text: bytes) -> str | None:

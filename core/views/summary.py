@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import re
-from collections import Counter
 from typing import TYPE_CHECKING
 
+from hloscope.core.dumps.facts import opcode_counts
 from hloscope.core.views.data import Notable, PassRow, Summary
 from hloscope.core.views.stages import Cancelled, Progress, check
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
 TOP_OPCODES = 12
-_OPCODE = re.compile(rb"\n[ \t]+(?:ROOT )?%?[^\s=]+ = (?:\([^\n]*?\)|[^\s(]\S*) ([a-z][a-z0-9-]*)\(")
 _COMPUTATION = re.compile(rb"(?:\A|\n)(?:ENTRY )?%?[\w.$-]+[^\n=]*\{[ \t]*\r?(?=\n)")
 _HTML_ROWS = 40
 
@@ -42,11 +41,6 @@ def summarize(run: Run, *, cancelled: Cancelled | None = None, progress: Progres
         notable=tuple(_notable(rows)),
         notes=tuple(run.notes),
     )
-
-
-def opcode_counts(data: bytes) -> Counter[str]:
-    """How often each opcode occurs in a stage's text; ties keep the order of the text."""
-    return Counter(name.decode("ascii", "replace") for name in _OPCODE.findall(data))
 
 
 def _notable(rows: list[PassRow]) -> list[Notable]:

@@ -139,7 +139,9 @@ class HloProtocol(LanguageServerProtocol):
         super()._send_response(msg_id, result, error)
 
     def encode(self, result: object) -> Encoded:
-        """A result as JSON; safe to call from any thread."""
+        """A result as JSON, if it is not that yet; safe to call from any thread."""
+        if isinstance(result, Encoded):
+            return result
         return Encoded(json.dumps(self._converter.unstructure(result), separators=(",", ":")))
 
     def _refuse(self, msg_id: object, code: int, message: str) -> None:

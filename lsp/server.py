@@ -43,9 +43,10 @@ class HloServer(LanguageServer):
         """`parent_gone` is called, from another thread, when the process that the client names as its own has ended;
         None where that process is not on this machine."""
         super().__init__("hloscope", version(), protocol_cls=HloProtocol)
-        self.workers = Workers()
+        # Apart from each other: an answer must not wait until two large texts are read.
+        self._answers = Workers()
         self.documents = Documents(
-            self.workers, checks=CHECKS, publish=self._publish, first_read=self._say_what_large_means
+            Workers(), checks=CHECKS, publish=self._publish, first_read=self._say_what_large_means
         )
         self._parent_gone = parent_gone
         self._finish: Callable[[int], None] | None = None
@@ -148,7 +149,7 @@ class HloServer(LanguageServer):
 
     async def _work(self, answer: Callable[[], object]) -> Any:
         """An answer from a worker, encoded there too: JSON of megabytes would hold up the loop."""
-        return await asyncio.wrap_future(self.workers.submit(lambda: self.wire.encode(answer())))
+        return await asyncio.wrap_future(self._answers.submit(lambda: self.wire.encode(answer())))
 
     async def _guard(self, name: str, where: str, answer: Callable[[], Awaitable[Any]]) -> Any:
         started = time.perf_counter()

@@ -161,4 +161,4 @@ def _count(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
-FEATURE = Feature(types.TEXT_DOCUMENT_HOVER, hover)
+FEATURE = Feature(types.TEXT_DOCUMENT_HOVER, hover, heavy=True)

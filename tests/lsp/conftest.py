@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import pytest
 
@@ -152,16 +152,14 @@ class Process:
 
     def __init__(self, *options: str) -> None:
         command = [sys.executable, "-m", "hloscope.core.cli.main", "lsp", *options]
-        self.popen = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert self.popen.stdin is not None and self.popen.stdout is not None and self.popen.stderr is not None
         self.stderr: list[str] = []
         self.log_line: queue.Queue[str] = queue.Queue()
         self._log = threading.Thread(target=self._drain, args=(self.popen.stderr,), daemon=True)
         self._log.start()
         self.stdin = self.popen.stdin
-        self.client = Client(self.popen.stdout, self.popen.stdin)
+        self.client = Client(cast(BinaryIO, self.popen.stdout), cast(BinaryIO, self.popen.stdin))
 
     def _drain(self, stream: Any) -> None:
         for line in stream:

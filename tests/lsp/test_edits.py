@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
-Start = Callable[..., Any]
 HEAD = "HloModule m\n\nENTRY %main (x: f32[8]) -> f32[8] {\n  %x = f32[8]{0} parameter(0)\n"
 WORDS = "%x = f32[8]{0} parameter(0), metadata={op_name=\"é中𝔸\"}"
 
@@ -34,9 +32,8 @@ def slice16(text: str, where: dict[str, Any]) -> str:
     return text[start:end]
 
 
-def test_an_error_appears_and_an_edit_takes_it_away(start: Start, stage: str) -> None:
-    client = start().client
-    client.initialize()
+def test_an_error_appears_and_an_edit_takes_it_away(shared: Any, stage: str) -> None:
+    client = shared.client
     uri = "file:///d/module_0000.jit_f.cpu_after_optimizations.txt"
     client.open(uri, stage)
     assert client.diagnostics(uri, 1) == []
@@ -56,22 +53,20 @@ def test_an_error_appears_and_an_edit_takes_it_away(start: Start, stage: str) ->
     assert client.diagnostics(uri, 3) == []
 
 
-def test_related_places_of_a_double_definition(start: Start) -> None:
-    client = start().client
-    client.initialize()
+def test_related_places_of_a_double_definition(shared: Any) -> None:
+    client = shared.client
     text = HEAD + "  %y = f32[8]{0} negate(%x)\n  ROOT %y = f32[8]{0} negate(%x)\n}\n"
-    client.open("file:///a.hlo", text)
-    [found] = client.diagnostics("file:///a.hlo", 1)
+    client.open("file:///double.hlo", text)
+    [found] = client.diagnostics("file:///double.hlo", 1)
     [related] = found["relatedInformation"]
     assert found["range"]["start"]["line"] == 5 and related["location"]["range"]["start"]["line"] == 4
-    client.notify("textDocument/didClose", {"textDocument": {"uri": "file:///a.hlo"}})
+    client.notify("textDocument/didClose", {"textDocument": {"uri": "file:///double.hlo"}})
     assert client.wait_for("textDocument/publishDiagnostics")["diagnostics"] == []
 
 
-def test_requests_see_exactly_the_edits_before_them(start: Start) -> None:
-    client = start().client
-    client.initialize()
-    uri, text = "file:///a.hlo", HEAD + "  ROOT %y = f32[8]{0} negate(%x)\n}\n"
+def test_requests_see_exactly_the_edits_before_them(shared: Any) -> None:
+    client = shared.client
+    uri, text = "file:///exact.hlo", HEAD + "  ROOT %y = f32[8]{0} negate(%x)\n}\n"
     client.open(uri, text)
     asked: list[tuple[int, int]] = []
     for number in range(40):
@@ -82,10 +77,9 @@ def test_requests_see_exactly_the_edits_before_them(start: Start) -> None:
         assert client.answer(number)["range"] == span(3 + moved, 3, 3 + moved, 4)
 
 
-def test_several_edits_in_one_message_and_whole_texts(start: Start) -> None:
-    client = start().client
-    client.initialize()
-    uri = "file:///a.hlo"
+def test_several_edits_in_one_message_and_whole_texts(shared: Any) -> None:
+    client = shared.client
+    uri = "file:///several.hlo"
     client.open(uri, "nothing yet")
     client.change(
         uri,
@@ -98,9 +92,8 @@ def test_several_edits_in_one_message_and_whole_texts(start: Start) -> None:
     assert "zebra" in client.at("hover", uri, 4, 10)["contents"]["value"]
 
 
-def test_two_texts_at_once(start: Start, stage: str) -> None:
-    client = start().client
-    client.initialize()
+def test_two_texts_at_once(shared: Any, stage: str) -> None:
+    client = shared.client
     one, two = "file:///one.hlo", "file:///two.hlo"
     client.open(one, stage)
     client.open(two, HEAD + "  ROOT %y = f32[8]{0} negate(%x)\n}\n")
@@ -114,9 +107,8 @@ def test_two_texts_at_once(start: Start, stage: str) -> None:
         assert client.at("definition", two, 4 + number - 1, 29)["uri"] == two
 
 
-def test_files_that_are_not_hlo_get_nothing(start: Start, stage: str) -> None:
-    client = start().client
-    client.initialize()
+def test_files_that_are_not_hlo_get_nothing(shared: Any, stage: str) -> None:
+    client = shared.client
     quiet = {
         "file:///notes.txt": "buy milk {{{",
         "file:///d/module_0000.jit_f.cpu_after_optimizations-buffer-assignment.txt": "BufferAssignment:\n",
@@ -130,18 +122,15 @@ def test_files_that_are_not_hlo_get_nothing(start: Start, stage: str) -> None:
         client.open(uri, text)
         assert client.diagnostics(uri, 1) == []
         assert client.about("documentSymbol", uri)
-    assert {m["params"]["uri"] for m in client.messages if m.get("method") == "textDocument/publishDiagnostics"} == {
-        *loud
-    }
+    published = {m["params"]["uri"] for m in client.messages if m.get("method") == "textDocument/publishDiagnostics"}
+    assert published & {*quiet, *loud} == {*loud}
     client.change("file:///notes.txt", 2, {"text": stage})
     assert client.diagnostics("file:///notes.txt", 2) == []
 
 
-def test_random_requests_and_edits_never_fail_and_never_point_outside(start: Start, stage: str) -> None:
-    server = start("--log-level", "info")
-    client = server.client
-    client.initialize()
-    uri = "file:///a.hlo"
+def test_random_requests_and_edits_never_fail_and_never_point_outside(shared: Any, stage: str) -> None:
+    client = shared.client
+    uri = "file:///random.hlo"
     rng = random.Random(20)
     text, version = stage.replace("jit(layout_heavy)", "é中𝔸"), 1
     client.open(uri, text)
@@ -191,7 +180,6 @@ def test_random_requests_and_edits_never_fail_and_never_point_outside(start: Sta
             if action in ("definition", "references", "documentHighlight", "prepareRename", "rename"):
                 assert covered and not set(covered) & set("%\n =(),"), (action, covered)
     assert hits > 200
-    assert "ERROR" not in server.log
 
 
 def ranges(result: Any) -> list[dict[str, Any]]:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from hloscope.core.cli.main import run
+
 Start = Callable[..., Any]
 
 
@@ -75,10 +77,8 @@ def test_malformed_messages_get_the_protocols_errors(start: Start) -> None:
     assert server.wait() == 1
 
 
-def test_a_cancelled_request_is_answered_as_cancelled(start: Start, large: str) -> None:
-    server = start()
-    client = server.client
-    client.initialize()
+def test_a_cancelled_request_is_answered_as_cancelled(shared: Any, large: str) -> None:
+    client = shared.client
     client.open("file:///a.hlo", large)
     hover = client.ask_at("hover", "file:///a.hlo", 3, 4)
     symbols = client.ask("textDocument/documentSymbol", {"textDocument": {"uri": "file:///a.hlo"}})
@@ -113,11 +113,10 @@ def test_tcp_serves_each_client_apart_and_ends_with_the_last(start: Start, stage
 
 
 @pytest.mark.parametrize("options", [["--tcp", "here"], ["--tcp", "127.0.0.1:99999"], ["--tcp", "h:1", "--stdio"]])
-def test_bad_options_are_one_line(options: list[str]) -> None:
-    command = [sys.executable, "-m", "hloscope.core.cli.main", "lsp", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("hloscope: ") and done.stderr.count("\n") == 1
+def test_bad_options_are_one_line(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lsp", *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("hloscope: ") and err.count("\n") == 1
 
 
 def at(line: int, character: int) -> dict[str, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.passes.gate import Refusal
@@ -29,8 +29,8 @@ _VISITS = 50
 class AlgebraicSimplifier:
     """The pass."""
 
-    name: ClassVar[str] = "algsimp"
-    is_pipeline: ClassVar[bool] = False
+    name = "algsimp"
+    is_pipeline = False
     is_layout_sensitive: bool = False
     """True after layout assignment: only rules that keep layouts run, and shapes are compared with them."""
     rules: tuple[Rule, ...] = ALGSIMP_RULES

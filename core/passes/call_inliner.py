@@ -8,7 +8,7 @@ Source: ``openxla/xla:xla/service/call_inliner.cc``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class CallInliner:
     """The pass."""
 
-    name: ClassVar[str] = "call-inliner"
-    is_pipeline: ClassVar[bool] = False
+    name = "call-inliner"
+    is_pipeline = False
     single_call_site: bool = False
     """Inline only computations with exactly one caller."""
     update_metadata: bool = True

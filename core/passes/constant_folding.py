@@ -10,7 +10,7 @@ Source: ``openxla/xla:xla/hlo/transforms/simplifiers/hlo_constant_folding.cc``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,8 +36,8 @@ _NEVER = frozenset(
 class HloConstantFolding:
     """The pass."""
 
-    name: ClassVar[str] = "constant_folding"
-    is_pipeline: ClassVar[bool] = False
+    name = "constant_folding"
+    is_pipeline = False
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         """Callers first, so that constants reach the bodies that they are passed to."""

@@ -9,7 +9,7 @@ control edges. Source: ``openxla/xla:xla/service/hlo_cse.cc``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from hloscope.core.hlo.attributes import CONTROL
 from hloscope.core.hlo.hashing import computation_hash
@@ -30,8 +30,8 @@ _NOT_COMPARED = frozenset({"metadata", "origin", "original_value", CONTROL})
 class HloCse:
     """Common subexpression elimination."""
 
-    name: ClassVar[str] = "cse"
-    is_pipeline: ClassVar[bool] = False
+    name = "cse"
+    is_pipeline = False
     is_layout_sensitive: bool = False
     """Whether values in different layouts differ."""
 

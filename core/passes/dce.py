@@ -8,7 +8,7 @@ takes. Source: ``openxla/xla:xla/hlo/transforms/simplifiers/hlo_dce.cc``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from hloscope.core.hlo.shape import Shape
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class HloDce:
     """Dead code elimination."""
 
-    name: ClassVar[str] = "dce"
-    is_pipeline: ClassVar[bool] = False
+    name = "dce"
+    is_pipeline = False
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         """Remove the dead; callers before callees, because a removed call may free its callee."""

@@ -7,7 +7,7 @@ passes may change one call without the others. Source: ``openxla/xla:xla/service
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from hloscope.core.hlo.computation import HloComputation
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class FlattenCallGraph:
     """The pass."""
 
-    name: ClassVar[str] = "flatten-call-graph"
-    is_pipeline: ClassVar[bool] = False
+    name = "flatten-call-graph"
+    is_pipeline = False
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         """Callers before callees, so that callees are met when all clones that call them exist."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from hloscope.core.errors import HloscopeError, InternalError, VerifyError
 from hloscope.core.hlo.opcodes import OPCODES
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class HloVerifier:
     """Invariant checker: never changes the module, and raises VerifyError for the first thing that is wrong."""
 
-    name: ClassVar[str] = "hlo-verifier"
-    is_pipeline: ClassVar[bool] = False
+    name = "hlo-verifier"
+    is_pipeline = False
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         """Check everything."""

@@ -7,7 +7,7 @@ several levels. Source: ``openxla/xla:xla/hlo/transforms/simplifiers/tuple_simpl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.instruction import HloInstruction
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class TupleSimplifier:
     """The pass."""
 
-    name: ClassVar[str] = "tuple-simplifier"
-    is_pipeline: ClassVar[bool] = False
+    name = "tuple-simplifier"
+    is_pipeline = False
     exclude_entry_computation: bool = False
     """Leave the entry computation as it is."""
 

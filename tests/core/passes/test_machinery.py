@@ -649,7 +649,7 @@ def test_a_product_is_known_by_its_origin_and_not_by_its_name() -> None:
     free = run()
     cut = run(DecisionFilter("refuse", "first", ordinals=range(0, 1)))
     assert len(free) == 4 and len(cut) == 3
-    for identity, (name, origin) in cut.items():
+    for identity, (_, origin) in cut.items():
         assert free[identity][1] == origin
     assert any(free[identity][0] != name for identity, (name, _) in cut.items()), "names did shift"
 

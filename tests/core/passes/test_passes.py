@@ -267,7 +267,7 @@ def test_calls_are_inlined_callees_first() -> None:
 
 
 def test_single_call_sites_only() -> None:
-    module, changed, decisions = run("call-inliner{single_call_site=true}", CALLS)
+    _, changed, decisions = run("call-inliner{single_call_site=true}", CALLS)
     assert not changed
     assert {d.code for d in decisions} == {"several_call_sites", "not_inlineable"}
     flat, _, _ = run("flatten-call-graph", CALLS)
@@ -534,4 +534,4 @@ def test_a_planted_fault_is_an_ordinary_pass() -> None:
         module = load_module(text)
         pipeline = transforms_pipeline([registry.make("wrong")], registry)
         compile_module(module, pipeline, PassContext(fuel=Fuel({"wrong": fuel})), registry)
-        assert float(np.asarray(evaluate(module, [np.float32(2)])[0])) == value
+        assert float(np.asarray(evaluate(module, [np.array(2, np.float32)])[0])) == value

@@ -38,6 +38,8 @@ def command(path: str, output: str, module: str | None, force: bool, as_json: bo
     with progress("importing stages") as report:
         result = import_dump(path, output, module=module, force=force, proto_reader=proto_reader, progress=report)
     say_notes(result.notes[:_SHOWN])
+    if not result.stages:
+        say_notes(["the dump holds no HLO stage"])
     with load(output) as run:
         source = Source(path, run.source.module, run.source.xla_build, run.source.target, "dump")
     emit_object(_keys(result), as_json, _text(result, output), source=source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -9,12 +10,19 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from hloscope.core.cli.main import run
+from hloscope.lsp import server as server_module
+from hloscope.lsp.documents import Reading
+from hloscope.lsp.features import hover
+from hloscope.lsp.features.feature import Feature
+from hloscope.lsp.transport import serve
 
 Start = Callable[..., Any]
 
@@ -88,6 +96,35 @@ def test_a_cancelled_request_is_answered_as_cancelled(shared: Any, large: str) -
     # The text that both waited for is still read for the other.
     assert len(client.answer(symbols)) == 1
     assert client.at("hover", "file:///a.hlo", 3, 4) is not None
+
+
+def test_a_feature_that_fails_is_one_error_answer(monkeypatch: pytest.MonkeyPatch, stage: str, over: Any) -> None:
+    def broken(reading: Reading, params: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    broken_ones = (Feature("textDocument/definition", broken), Feature("textDocument/references", broken, heavy=True))
+    monkeypatch.setattr(server_module, "FEATURES", (*broken_ones, hover.FEATURE))
+    ours, theirs = socket.socketpair()
+    code = Future[int]()
+    thread = threading.Thread(
+        target=lambda: code.set_result(
+            asyncio.run(serve(server_module.HloServer(), theirs.makefile("rb"), theirs.makefile("wb")))
+        )
+    )
+    thread.start()
+    client = over(ours.makefile("rb"), ours.makefile("wb"))
+    client.initialize()
+    client.open("file:///a.hlo", stage)
+    for method, more in (("definition", {}), ("references", {"context": {"includeDeclaration": True}})):
+        error = client.raw_answer(client.ask_at(method, "file:///a.hlo", 53, 9, **more))["error"]
+        assert error == {"code": -32603, "message": f"{method} failed: ZeroDivisionError: planted"}
+    assert client.at("hover", "file:///a.hlo", 53, 9) is not None
+    client.request("shutdown")
+    client.notify("exit")
+    assert code.result(30) == 0
+    thread.join(30)
+    ours.close()
+    theirs.close()
 
 
 def test_tcp_serves_each_client_apart_and_ends_with_the_last(start: Start, stage: str, over: Any) -> None:

@@ -350,9 +350,7 @@ class Reader:
                 at += len(part) + 1
         else:
             operands = self._read_operands(computation, lines, defined, text[inside : end - 1], inside)
-        if shape is None:
-            shape = self._infer(opcode, operands, defined, found.start(1))
-        node = HloInstruction(opcode, shape, name=name, payload=payload)
+        node = HloInstruction(opcode, shape if shape is not None else Shape.token(), name=name, payload=payload)
         line = _Line(name, start, end, node, operands)
         pos = end
         while True:
@@ -375,6 +373,8 @@ class Reader:
             else:
                 node.load_attr(key, value)
             pos = stop
+        if shape is None:
+            node.shape = self._infer(line, defined, found.start(1))
         line.end = self.pos = pos
         rest = text[pos : pos + 1]
         if rest and rest not in "\n\r \t}/":
@@ -476,17 +476,27 @@ class Reader:
             name = whole
         return name
 
-    def _infer(self, opcode: str, operands: list[tuple[str, int]], defined: dict[str, _Line], at: int) -> Shape:
-        """The shape of an instruction that gives none, where it follows from the first operand's."""
-        from hloscope.core.hlo.opcodes import lookup
+    def _infer(self, line: _Line, defined: dict[str, _Line], at: int) -> Shape:
+        """The shape of an instruction that gives none; the opcodes that XLA's parser infers for."""
+        from hloscope.core.hlo.infer_shape import NEEDS_SHAPE, InferenceError, infer_shape, program_of
 
-        first = defined.get(operands[-1 if opcode == "select" else 0][0]) if operands else None
-        if first is not None and lookup(opcode).elementwise and opcode not in ("convert", "bitcast-convert", "map"):
-            shape = first.node.shape
-            return shape.with_element_type("pred") if opcode in ("compare", "is-finite") else shape
-        if first is not None and opcode == "tuple":
-            return Shape.tuple_(defined[name].node.shape for name, _ in operands if name in defined)
-        raise _Stop(f"the shape of {opcode} must be given", at, "missing-shape")
+        node = line.node
+        if node.opcode in NEEDS_SHAPE:
+            raise _Stop(f"the shape of {node.opcode} must be given", at, "missing-shape")
+        try:
+            operands = [defined[name].node.shape for name, _ in line.operands]
+            programs = {
+                key: [program_of(self._by_name[word.removeprefix("%")][0]) for word in split_top(value.strip("{}"))]
+                for key, value, _ in line.called
+            }
+            attributes = {key: text for key, text in node.raw_attrs.items() if key not in CALLED}
+            return infer_shape(node.opcode, operands, attributes, programs).with_default_layout()
+        except KeyError as missing:
+            what = f"it depends on %{missing.args[0]}, which is not defined before it"
+            raise _Stop(f"the shape of {node.opcode} must be given: {what}", at, "missing-shape") from None
+        except (InferenceError, ParseError, ValueError) as error:
+            why = getattr(error, "message", str(error))
+            raise _Stop(f"the shape of {node.opcode} does not follow: {why}", at, "missing-shape") from None
 
     def _scan_shape(self, pos: int) -> tuple[Shape | None, int]:
         """The result shape at `pos`; None where an opcode stands there."""

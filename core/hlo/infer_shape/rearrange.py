@@ -281,7 +281,11 @@ def transpose(request: Request) -> Shape:
             f"(operand shape is {human(shape)})."
         )
     flags = [shape.dimension_is_dynamic(d) for d in dimensions] if shape.dynamic_dimensions else ()
-    return make(shape.element_type, [shape.dimensions[d] for d in dimensions], flags)
+    layout = shape.layout
+    if layout is not None and len(layout.minor_to_major) == shape.rank:
+        # The result lies in memory as the operand does.
+        layout = layout.with_minor_to_major(tuple(dimensions.index(d) for d in layout.minor_to_major))
+    return make(shape.element_type, [shape.dimensions[d] for d in dimensions], flags).with_layout(layout)
 
 
 def broadcast(request: Request) -> Shape:

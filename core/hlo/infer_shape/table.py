@@ -133,6 +133,20 @@ RULES: Mapping[str, Rule] = MappingProxyType(_rules())
 """Inference rule by opcode."""
 
 
+NEEDS_SHAPE = frozenset(
+    "async-start async-update async-done all-gather all-gather-start all-gather-done all-reduce all-reduce-start "
+    "all-reduce-done all-to-all collective-broadcast collective-permute collective-permute-start "
+    "collective-permute-done copy-done copy-start dynamic-reshape dynamic-slice dynamic-update-slice "
+    "ragged-all-to-all recv recv-done reduce-scatter send send-done slice bitcast bitcast-convert constant convert "
+    "custom-call fusion infeed iota outfeed parameter reduce-precision reshape rng rng-bit-generator "
+    "rng-get-and-update-state stochastic-convert".split()
+)
+"""Opcodes whose shape the text must give, whether or not it follows: XLA's parser infers none for them.
+
+Source: ``openxla/xla:xla/hlo/parser/hlo_parser.cc#CanInferShape``.
+"""
+
+
 def infer(request: Request) -> Shape:
     """Answer a request. Raises InferenceError (with the opcode set) where no shape follows."""
     rule = RULES.get(request.opcode)

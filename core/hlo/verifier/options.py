@@ -35,6 +35,8 @@ class VerifierOptions:
     """Let a bitcast change the padded size where the data's size stays."""
     allow_unbounded_dynamism: bool = False
     """Let results have dimensions without bound."""
+    verify_unique_names: bool = True
+    """Demand instruction names that are unique in the module; XLA's reader makes them so."""
     verify_instruction_name_unchanged: bool = False
     """Demand that names are those recorded for scheduling."""
     verify_no_host_memory_space: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from threading import RLock
 
 from hloscope.core.errors import LedgerError, UsageError
 from hloscope.core.ledger.queries import LedgerReader, SqlResult, StoredEvent
@@ -18,6 +19,8 @@ class LedgerSource:
 
     def __init__(self, path: str, module: str | None = None) -> None:
         self._reader = LedgerReader(path)
+        # Readers ask from worker threads; a query's authorizer and its cancelling belong to the one connection.
+        self._lock = RLock()
         try:
             self._open(path, module)
         except BaseException:
@@ -99,20 +102,22 @@ class LedgerSource:
 
     def data(self, snapshot: int) -> bytes:
         try:
-            return self._reader.snapshots.encoded(snapshot)
+            with self._lock:
+                return self._reader.snapshots.encoded(snapshot)
         except LedgerError as error:
             raise LedgerError(error.message, path=self.source.path) from error
 
     def events(self, query: EventQuery) -> list[EventRow]:
         found: list[EventRow] = []
-        for stored in self._reader.events(
-            module=self._module.id, stage=query.pass_index, type_name=query.type, subject=query.subject
-        ):
-            if query.verdict is not None and stored.event.verdict != query.verdict:
-                continue
-            found.append(_event_row(stored))
-            if query.limit is not None and len(found) >= query.limit:
-                break
+        with self._lock:
+            for stored in self._reader.events(
+                module=self._module.id, stage=query.pass_index, type_name=query.type, subject=query.subject
+            ):
+                if query.verdict is not None and stored.event.verdict != query.verdict:
+                    continue
+                if query.limit is not None and len(found) >= query.limit:
+                    break
+                found.append(_event_row(stored))
         return found
 
     def event_count(self) -> int:
@@ -127,7 +132,8 @@ class LedgerSource:
     def sql(self, query: str, limit: int | None, cancelled: Cancelled | None) -> SqlResult:
         if not query.strip():
             raise UsageError("the query is empty")
-        return self._reader.sql(query, limit=limit, cancelled=cancelled)
+        with self._lock:
+            return self._reader.sql(query, limit=limit, cancelled=cancelled)
 
     def close(self) -> None:
         self._reader.close()

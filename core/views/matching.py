@@ -448,6 +448,8 @@ class _Bodies:
                     self._keys[i] = after.skeleton(i)
                 found = self._pick(table.get((self._keys[i], *operands), ()), namesake, late=by_name)
                 if found >= 0:
+                    if found != namesake and namesake >= 0 and self._same_value(namesake, i, 4):
+                        found = namesake
                     self._set(found, i)
                     continue
             if by_name and namesake >= 0 and (any_opcode or before.opcodes[namesake] == after.opcodes[i]):
@@ -468,6 +470,18 @@ class _Bodies:
             if rank == 0 and namesake < 0:
                 return best
         return best
+
+    def _same_value(self, j: int, i: int, depth: int) -> bool:
+        """Whether two instructions compute the same although their operands are not each other's: duplicates that a
+        pass merged. Looked at `depth` levels deep."""
+        before, after = self.before, self.after
+        if before.skeleton(j) != after.skeleton(i):
+            return False
+        theirs, mine = before.operands(j), after.operands(i)
+        return len(theirs) == len(mine) and all(
+            x >= 0 and y >= 0 and (after.pair[y] == x or (depth > 0 and self._same_value(x, y, depth - 1)))
+            for x, y in zip(theirs, mine, strict=True)
+        )
 
     def _through_users(self) -> bool:
         """Pair operands that stand at the same place of paired users; whether any was paired."""

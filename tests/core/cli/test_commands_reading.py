@@ -308,7 +308,7 @@ main()
 
 def test_ctrl_c_in_the_middle_of_an_import(fixtures: Path, tmp_path: Path) -> None:
     ledger = tmp_path / "run.ledger"
-    source = fixtures / "dumps/cpu"
+    source = fixtures / "dumps/gpu"
     before = {path.name: path.read_bytes() for path in source.iterdir()}
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW_IMPORT, "import", str(source), "-o", str(ledger)],

@@ -410,15 +410,22 @@ def test_a_truncated_file_is_shown_as_far_as_it_goes(tmp_path: Path, fixtures: P
         assert run.stage_index(0).errors
 
 
-def test_a_truncated_stage_of_a_dump_is_noted(tmp_path: Path, fixtures: Path) -> None:
-    for file in (fixtures / "dumps/cpu").iterdir():
-        data = file.read_bytes()
-        (tmp_path / file.name).write_bytes(data[: len(data) // 2] if ".0010." in file.name else data)
+def test_a_truncated_stage_of_a_dump_is_noted(tmp_path: Path, dump: Path) -> None:
+    with load(str(dump)) as whole:
+        index = next(row.index for row in whole.passes if row.changed)
+        damaged = whole.passes[index].file
+    for file in dump.rglob("*"):
+        if file.is_file():
+            target = tmp_path / file.relative_to(dump)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            data = file.read_bytes()
+            target.write_bytes(data[: len(data) // 2] if str(file.relative_to(dump)) == damaged else data)
     with load(str(tmp_path)) as run:
-        row = next(row for row in run.passes if row.file is not None and ".0010." in row.file)
-        assert any(".0010." in note and "breaks off" in note for note in run.notes)
-        assert [event for event in run.events(pass_index=row.index) if "breaks off" in event.sentence]
-        assert len(run.stage_text(row.index)) > 0
+        assert run.passes[index].file == damaged
+        assert any(f"{damaged}: " in note and "breaks off" in note for note in run.notes)
+        assert [event for event in run.events(pass_index=index) if "breaks off" in event.sentence]
+        assert len(run.stage_text(index)) > 0
+        run.diff(index)
 
 
 def ledger_of(folder: Path, target: Path) -> bytes:

@@ -48,8 +48,8 @@ _LAST_BLOCK = 1 << 20
 _MAX_FINDINGS = 500
 _NO_OPERANDS = frozenset(("constant", "parameter", "iota"))
 _CALLS_NOTHING = frozenset(row.name for row in OPCODES.values() if row.calls == "none")
-_TABLE = re.compile(r"(FileNames|FunctionNames|FileLocations|StackFrames)[ \t\r]*+(?:\n|\Z)")
-_TABLE_ROWS = re.compile(r"(?>(?:[ \t]*+\d++[ \t]++(?:\"[^\"\n]*+[^\n]*+|\{[^\n]*+)(?:\n|\Z))*)")
+_TABLE = re.compile(r"(FileNames|FunctionNames|FileLocations|StackFrames)(?:\s++|\Z)")
+_TABLE_ROWS = re.compile(r"(?>(?:\s*+\d++\s++(?:\"[^\"\\\n]*+(?>(?:\\.[^\"\\\n]*+)*)\"|\{[^{}\n]*+\}))*)")
 _MODULE = re.compile(r"HloModule\b[ \t]*+%?+([A-Za-z0-9_.\-]++)?+:?+")
 _COMPUTATION = re.compile(r"(ENTRY\b\s*+)?+%?+([A-Za-z_][A-Za-z0-9_.\-]*+)")
 _KEY = re.compile(r"([A-Za-z0-9_.\-]++)[ \t]*+=")
@@ -60,6 +60,10 @@ _ANCHOR = re.compile(
     r"|%?+[A-Za-z_][A-Za-z0-9_.\-]*+[ \t]*+(?:\{|\([^\n]*\{)[ \t\r]*+$)"
     r"|^(?:[^\n]* )?HloModule\b|^(?:FileNames|FunctionNames|FileLocations|StackFrames)[ \t\r]*+$",
     re.M,
+)
+# The same inside a line, for texts without line ends.
+_ANCHOR_IN_LINE = re.compile(
+    r"\s(?:ENTRY\s|(?:ROOT\s++)?+%?+[A-Za-z_][A-Za-z0-9_.\-]*+ = (?:\(|[a-z][a-z0-9]*+\[)|HloModule\s)"
 )
 
 
@@ -405,7 +409,9 @@ class _Builder:
     def _skip(self, start: int, end: int) -> int:
         """Pass over what nothing understands, up to where reading can start again; one finding for all of it."""
         stop = line_end(self.text, start)
-        found = _ANCHOR.search(self.text, min(stop + 1, end), end)
+        found = _ANCHOR_IN_LINE.search(self.text, start, min(stop, end))
+        if found is None:
+            found = _ANCHOR.search(self.text, min(stop + 1, end), end)
         inside = self.text.find("HloModule ", start + 1, stop)
         if not self.open and not self.header[1] and inside >= 0:
             self._find("prefix", "text before the module", start, inside, "warning")

@@ -11,8 +11,6 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hloscope.core.hlo.attributes import CALLED, CONTROL
 
 if TYPE_CHECKING:
@@ -29,6 +27,7 @@ _STRING = r'"[^"\\\n]*+(?>(?:\\.[^"\\\n]*+)*)"'
 
 def _nested(left: str, right: str, depth: int) -> str:
     """A bracket group on one line that holds groups of its own kind up to `depth` deep; strings are skipped."""
+    left, right = re.escape(left), re.escape(right)
     plain = rf'[^{left}{right}"\n]*+'
     inner = plain
     for _ in range(depth):
@@ -36,8 +35,8 @@ def _nested(left: str, right: str, depth: int) -> str:
     return rf"{left}{inner}{right}"
 
 
-_BRACES = _nested(r"\{", r"\}", 7)
-_PARENS = _nested(r"\(", r"\)", 4)
+_BRACES = _nested("{", "}", 7)
+_PARENS = _nested("(", ")", 4)
 _ARRAY_SHAPE = r"[a-z][a-z0-9]*+\[[^\]\n]*+\](?:\{[^{}\n]*+\})?+"
 _SHAPE = rf"(?:{_ARRAY_SHAPE}|b?+{_PARENS})"
 _OPERANDS = rf'[^()"\n]*+(?>(?:(?:{_STRING}|{_PARENS})[^()"\n]*+)*)'
@@ -55,7 +54,7 @@ ROWS = re.compile(rf"{_INSTRUCTION}|{_CLOSE}|{_HEADER}|(\s++|[^\n]++)")
 """`ROW`, or anything else up to the line's end, so that its matches tile a text without gaps."""
 FIXED_CHARACTERS = len(" = ") + len(" ") + len("()")
 """Characters of an instruction row that are in no group."""
-MAX_ROW = 1 << 22
+MAX_ROW = 1 << 20
 """Longest text that the pattern is tried on: its atomic groups keep a record per round until they end."""
 
 HEADER_PARTS = re.compile(r"\s*+(ENTRY\s++)?+%?+([A-Za-z_][A-Za-z0-9_.\-]*+)")
@@ -82,7 +81,6 @@ _ARRAY = re.compile(r"[a-z][a-z0-9]*+\s*+\[[^\]\n]*+\]")
 _LAYOUT = re.compile(r"\s*+\{(?=\s*(?:\d|:))[^{}\n]*+\}")
 _KEY = re.compile(rf"({_WORD})=")
 _BARE = re.compile(r"""[^\s,{}"'()\[\]]++""")
-_LONG_STRING = re.compile(r'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"', re.S)
 _SINGLE_QUOTED = re.compile(r"'[^'\\\n]*+(?>(?:\\.[^'\\\n]*+)*)'")
 # What can only begin a new instruction or computation: a bracket or string that reaches it was never closed.
 _BREAK = r"\n[ \t\r]*+(?:ROOT\s++)?+%?+[A-Za-z0-9_.\-]++ = (?:\(|[a-z][a-z0-9\-]*+[\[(])|\nENTRY\b|\nHloModule\b"
@@ -90,7 +88,12 @@ _BREAKS = re.compile(_BREAK)
 _STRUCTURE = re.compile(rf'["(){{}}\[\]]|{_BREAK}')
 _BODY_STRUCTURE = re.compile(r'["(){}\[\]]|\nENTRY\b|\nHloModule\b')
 _PAIRS = {"(": ")", "{": "}", "[": "]"}
-_MANY = 4096
+_MANY = 1000
+_STRIDE = re.compile(
+    rf'(?>(?:[^"(){{}}\[\]\n]++|{_STRING}|{"|".join(_nested(*pair, 2) for pair in _PAIRS.items())}){{1,1000}})'
+)
+"""Balanced text at one depth; bounded, because every round is recorded until the group ends."""
+_STRING_START = re.compile(r'[^"\\]*+(?>(?:\\.[^"\\]*+){0,1000})', re.S)
 
 _REFERENCE = re.compile(
     rf"/\*.*?\*/|{_STRING}|{_ARRAY_SHAPE}|%(?P<percent>{_WORD})|{_WORD}\s*+\(|(?P<bare>{_WORD})|\{{[^{{}}\n]*+\}}", re.S
@@ -199,39 +202,25 @@ def match_close(text: str, pos: int, limit: int, *, holds_instructions: bool = F
             return found.end()
         i = found.end()
         rounds += 1
-        if rounds == _MANY and not holds_instructions:
-            end = _close_by_counting(text, i, len(stack), limit)
-            if end >= 0:
-                return end
-
-
-def _close_by_counting(text: str, pos: int, depth: int, limit: int) -> int:
-    """The end of `depth` open brackets of a long literal without strings, counted in blocks; -1 where it has one."""
-    block = 1 << 20
-    while pos < limit:
-        codes = np.frombuffer(text[pos : min(pos + block, limit)].encode("latin-1", "replace"), np.uint8)
-        opens = (codes == 40) | (codes == 91) | (codes == 123)
-        closes = (codes == 41) | (codes == 93) | (codes == 125)
-        level = depth + np.cumsum(opens.astype(np.int32) - closes)
-        at = int(np.argmax(level <= 0)) if level.size and int(level.min()) <= 0 else -1
-        stop = at if at >= 0 else len(codes)
-        if bool(np.any(codes[:stop] == 34)) or _BREAKS.search(text, pos, pos + stop):
-            return -1
-        if at >= 0:
-            return pos + at + 1
-        depth = int(level[-1])
-        pos += block
-    return -1
+        if rounds > _MANY:
+            # A long literal or configuration: take what is balanced in strides.
+            stride = _STRIDE.match(text, i, limit)
+            while stride is not None:
+                i = stride.end()
+                stride = _STRIDE.match(text, i, limit)
 
 
 def string_end(text: str, pos: int, limit: int) -> int:
     """The position after the double-quoted string at `pos`; negative where it is not closed before `limit` or before a
     line that can only begin something new: minus the position reached."""
-    found = _LONG_STRING.match(text, pos, limit)
-    if found is None:
-        return -limit - 1
-    broken = _BREAKS.search(text, pos, found.end())
-    return found.end() if broken is None else -broken.end() - 1
+    end = pos + 1
+    while not text.startswith('"', end):
+        found = _STRING_START.match(text, end, limit)
+        if found is None or found.end() == end or end >= limit:
+            return -limit - 1
+        end = found.end()
+    broken = _BREAKS.search(text, pos, end)
+    return end + 1 if broken is None else -broken.end() - 1
 
 
 def line_end(text: str, pos: int) -> int:

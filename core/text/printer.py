@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
+    from hloscope.core.hlo.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ def instruction_order(computation: HloComputation) -> list[HloInstruction]:
 
 def print_operands(node: HloInstruction, options: PrintOptions) -> str:
     """What stands in the parentheses."""
+    if options is DEFAULT and node.payload is None and node.operand_count <= 5:
+        return ", ".join(["%" + operand.name for operand in node.operands])
     if node.opcode == "constant" and not options.large_constants and node.shape.is_array:
         literal = node.literal
         if literal.values is not None and literal.values.size > 10:
@@ -86,10 +89,16 @@ def print_operands(node: HloInstruction, options: PrintOptions) -> str:
     return ", ".join(parts)
 
 
+def _rank(name: str) -> int:
+    return _LAST.get(name, 0)
+
+
 def _attributes(node: HloInstruction, options: PrintOptions) -> Iterator[str]:
     sign = "%" if options.percent else ""
     names = node.raw_attrs
-    ordered = sorted(names, key=lambda n: _LAST.get(n, 0)) if len(names) > 1 else names
+    if not names:
+        return
+    ordered = sorted(names, key=_rank) if len(names) > 1 else names
     for name in ordered:
         if (name == "metadata" and not options.metadata) or (name == "backend_config" and not options.backend_config):
             continue
@@ -103,33 +112,52 @@ def _attributes(node: HloInstruction, options: PrintOptions) -> Iterator[str]:
         yield f"{name}={text}"
 
 
-def print_instruction(node: HloInstruction, options: PrintOptions = DEFAULT) -> str:
-    """One instruction without indentation: ``ROOT %n = f32[4]{0} negate(%a), metadata={…}``."""
+def print_instruction(
+    node: HloInstruction, options: PrintOptions = DEFAULT, shapes: dict[int, tuple[Shape, str]] | None = None
+) -> str:
+    """One instruction without indentation: ``ROOT %n = f32[4]{0} negate(%a), metadata={…}``.
+
+    `shapes` keeps the texts of shape objects, by identity, for a caller that prints many instructions.
+    """
     if options is DEFAULT and node.line_cache is not None:
         return node.line_cache
     root = "ROOT " if node.is_root else ""
     sign = "%" if options.percent else ""
-    head = f"{root}{sign}{node.name} = {node.shape} {node.opcode}({print_operands(node, options)})"
-    text = ", ".join([head, *_attributes(node, options)])
+    if shapes is None:
+        shape = str(node.shape)
+    else:
+        known = shapes.get(id(node.shape))
+        if known is None:
+            known = shapes[id(node.shape)] = (node.shape, str(node.shape))
+        shape = known[1]
+    text = f"{root}{sign}{node.name} = {shape} {node.opcode}({print_operands(node, options)})"
+    for attribute in _attributes(node, options):
+        text += ", " + attribute
     if options is DEFAULT:
         node.line_cache = text
     return text
 
 
-def computation_lines(computation: HloComputation, options: PrintOptions = DEFAULT) -> Iterator[str]:
-    """The lines of a computation, first and last one included."""
+def computation_lines(
+    computation: HloComputation,
+    options: PrintOptions = DEFAULT,
+    shapes: dict[int, tuple[Shape, str]] | None = None,
+) -> list[str]:
+    """The lines of a computation, first and last one included; for `shapes` see `print_instruction`."""
     sign = "%" if options.percent else ""
     entry = "ENTRY " if computation.is_entry else ""
     head = f"{entry}{sign}{computation.name}"
     if options.signatures:
-        parameters = ", ".join(f"{p.name}: {p.shape.to_text(layout=False)}" for p in computation.parameters)
+        parameters = ", ".join([f"{p.name}: {p.shape.to_text(layout=False)}" for p in computation.parameters])
         head += f" ({parameters}) -> {computation.root.shape.to_text(layout=False)}"
-    yield head + " {"
+    lines = [head + " {"]
     kept = options is DEFAULT
     for node in instruction_order(computation):
         line = node.line_cache if kept else None
-        yield "  " + (print_instruction(node, options) if line is None else line)
-    yield "}" + (f", execution_thread={quote(computation.execution_thread)}" if computation.execution_thread else "")
+        lines.append("  " + (print_instruction(node, options, shapes) if line is None else line))
+    thread = f", execution_thread={quote(computation.execution_thread)}" if computation.execution_thread else ""
+    lines.append("}" + thread)
+    return lines
 
 
 def header_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Iterator[str]:
@@ -163,9 +191,10 @@ def header_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Iterator
 
 def module_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Iterator[str]:
     """All lines of a module, without line ends; the last line is empty."""
+    shapes: dict[int, tuple[Shape, str]] = {}
     yield from header_lines(module, options)
     for computation in module.computations:
-        yield from computation_lines(computation, options)
+        yield from computation_lines(computation, options, shapes)
         yield ""
 
 

@@ -61,8 +61,14 @@ class Reading:
         return types.Location(self.uri, self.range(start, end))
 
 
-Check = Callable[[Reading], "list[types.Diagnostic] | None"]
-"""Finds what is wrong with a text; None where it has nothing to add to the check before it."""
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One look for what is wrong with a text."""
+
+    find: Callable[[Reading], list[types.Diagnostic] | None]
+    """The findings, which replace those of the check before; None where there is nothing to add to them."""
+    rest: Callable[[Reading], float]
+    """Seconds of rest after the check before: a slow look is for texts that nobody is typing in."""
 
 
 class Snapshot:
@@ -225,6 +231,8 @@ class Documents:
             if first:
                 self._first_read(reading)
             for check in self._checks:
+                if (rest := check.rest(reading)) > 0:
+                    await asyncio.sleep(rest)
                 found = await self._run_check(document, snapshot, reading, check)
                 if found is None:
                     continue
@@ -243,7 +251,7 @@ class Documents:
         def wanted() -> bool:
             return document.is_open and document.current is snapshot
 
-        job = self._workers.submit(lambda: check(reading), urgency=Urgency.BACKGROUND, wanted=wanted)
+        job = self._workers.submit(lambda: check.find(reading), urgency=Urgency.BACKGROUND, wanted=wanted)
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:

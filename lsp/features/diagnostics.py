@@ -7,14 +7,13 @@ from lsprotocol import types
 from hloscope.core.errors import Diagnostic
 from hloscope.core.text import parse_module
 from hloscope.lsp.convert import to_diagnostic
-from hloscope.lsp.documents import Reading
-from hloscope.lsp.features.feature import FULL_INSTRUCTIONS
-
-LARGE = "diagnostics are the index's alone, without the full reader's"
-"""What large texts get."""
+from hloscope.lsp.documents import Check, Reading
 
 _AT_ONCE = 1_000
 """Instructions up to which the reader is so fast that "nothing wrong yet" is not worth saying first."""
+_READ_INSTRUCTIONS = 10_000
+"""The reader takes about 50 ms for a thousand instructions and cannot be stopped."""
+_REST_SECONDS = 0.5
 _MOST = 1_000
 """Findings that are shown; a text that is not HLO at all has one a line."""
 
@@ -34,7 +33,7 @@ def from_reader(reading: Reading) -> list[types.Diagnostic] | None:
     picks up again closer to the fault than the reader, which then finds fault with what follows, too.
     """
     index = reading.index
-    if index.errors or index.instruction_count > FULL_INSTRUCTIONS:
+    if index.errors or index.instruction_count > _READ_INSTRUCTIONS:
         return None
     _, found = parse_module(reading.text)
     lines = {one.line for one in found}
@@ -46,4 +45,8 @@ def _shown(reading: Reading, found: list[Diagnostic]) -> list[types.Diagnostic]:
     return [to_diagnostic(reading, one) for one in found[:_MOST]]
 
 
-CHECKS = (from_index, from_reader)
+def _rest(reading: Reading) -> float:
+    return 0 if reading.index.instruction_count <= _AT_ONCE else _REST_SECONDS
+
+
+CHECKS = (Check(from_index, lambda _: 0), Check(from_reader, _rest))

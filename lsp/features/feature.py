@@ -14,7 +14,7 @@ from typing import Any
 from hloscope.lsp.documents import Reading
 
 FULL_INSTRUCTIONS = 40_000
-"""Up to here every feature answers in full; the tiers above are named in `Feature.large`."""
+"""Up to here every request is answered in full; what changes above is said in `Feature.large`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,5 +32,5 @@ WORKSPACE_FEATURES: tuple[WorkspaceFeature, ...] = (workspace_symbols.FEATURE,)
 CHECKS: tuple[Check, ...] = diagnostics.CHECKS
 """In the order in which their findings are published; each replaces what the one before published."""
 
-LARGE = "; ".join([diagnostics.LARGE, *(feature.large for feature in FEATURES if feature.large is not None)])
+LARGE = "; ".join(feature.large for feature in FEATURES if feature.large is not None)
 """What is different on large texts, for the message shown when one is opened."""

@@ -12,8 +12,9 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from hloscope.core.dumps.filenames import (
     KERNEL_KINDS,
@@ -51,8 +52,7 @@ _LATE_BOOKENDS = (
 """Numberless dump points after the last numbered one, in the order in which the compilers reach them."""
 
 
-@dataclass(frozen=True, slots=True)
-class DumpFile:
+class DumpFile(NamedTuple):
     """One file of a dump."""
 
     path: str
@@ -330,7 +330,7 @@ class Dump:
         if head != b"HloModule ":
             return None
         found = parse_name(f"{folder}/" * bool(folder) + f"{match['head']}.before_optimizations.txt")
-        return replace(found, point=Point.NAMED, bookend=match["point"])
+        return found._replace(point=Point.NAMED, bookend=match["point"])
 
     def select(self, spec: str | None = None) -> tuple[Module, str | None]:
         """The module that ``--module`` names (an index of ``modules`` or a regular expression on the name).
@@ -555,7 +555,7 @@ def _place_kernel(
         module.name, module.timestamp_us = file.name.module_name or "", file.name.timestamp_us
         found[(file.name.module_name, file.name.build, file.name.timestamp_us)] = module
         best = (0, module, file.name)
-    best[1].files.append(replace(file, name=best[2]))
+    best[1].files.append(file._replace(name=best[2]))
 
 
 def open_dump(path: str | os.PathLike[str], *, proto_reader: ProtoReader | None = None) -> Dump:

@@ -10,8 +10,10 @@ does. Source: ``openxla/xla:xla/service/dump.cc#FilenameFor``, ``xla/service/dum
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
 
 MAX_NAME = 255
 """Longest file name that XLA writes, in characters."""
@@ -81,8 +83,7 @@ class Point(Enum):
     AFTER = "after_optimizations"
 
 
-@dataclass(frozen=True, slots=True)
-class DumpName:
+class DumpName(NamedTuple):
     """The parts of one dump file's path; ``format()`` gives the path again."""
 
     kind: FileKind
@@ -149,7 +150,7 @@ class DumpName:
             return f"{self.folder}{self.suffix}{self.extension}"
         name = self._file_name()
         if len(name) > MAX_NAME and self.module_name is not None:
-            name = replace(self, module_name=None, build=None)._file_name()
+            name = self._replace(module_name=None, build=None)._file_name()
         return self.folder + name
 
     def _file_name(self) -> str:
@@ -188,6 +189,13 @@ _POINT_EXTENSIONS: tuple[tuple[str, FileKind], ...] = (
     (".fdo_profile", FileKind.FDO_PROFILE),
 )
 """Extensions of one dump point, longest first. Source: ``openxla/xla:xla/service/dump.cc#DumpHloModuleImpl``."""
+
+_BY_LAST_PART: Mapping[str, tuple[tuple[str, FileKind], ...]] = MappingProxyType(
+    {
+        last: tuple(pair for pair in _POINT_EXTENSIONS if pair[0].endswith(last))
+        for last in {extension[extension.rfind(".") :] for extension, _ in _POINT_EXTENSIONS}
+    }
+)
 
 _BOOKEND = re.compile(
     r"(?:^|\.)((?:sm_[0-9]+(?:\.[0-9]+)?[a-z]?_|gfx[0-9a-z]+(?:_[a-z0-9_]+)?_)?(?:gpu_)?after_optimizations"
@@ -297,7 +305,7 @@ def _in_module_folder(folder: str, name: str) -> DumpName | None:
 
 def _at_point(name: str, folder: str) -> DumpName | None:
     """A file of a dump point: stage, graph or buffer report."""
-    for extension, kind in _POINT_EXTENSIONS:
+    for extension, kind in _BY_LAST_PART.get(name[name.rfind(".") :], ()):
         if name.endswith(extension):
             stem = name[: -len(extension)]
             break
@@ -381,14 +389,14 @@ def split_kernel(name: DumpName, module_name: str) -> DumpName:
     """A kernel's file name with its suffix cut after ``module_name``; unchanged where it does not start with it."""
     whole = ".".join(part for part in (name.module_name, name.build and f"cl_{name.build}", name.suffix) if part)
     if whole == module_name:
-        return replace(name, module_name=module_name, build=None, suffix="")
+        return name._replace(module_name=module_name, build=None, suffix="")
     if not whole.startswith(f"{module_name}."):
         return name
     rest = whole[len(module_name) + 1 :]
     build, _, kernel = rest.partition(".")
     if _BUILD.fullmatch(build):
-        return replace(name, module_name=module_name, build=build[3:], suffix=kernel)
-    return replace(name, module_name=module_name, build=None, suffix=rest)
+        return name._replace(module_name=module_name, build=build[3:], suffix=kernel)
+    return name._replace(module_name=module_name, build=None, suffix=rest)
 
 
 _BUILD = re.compile(r"cl_[0-9]+")

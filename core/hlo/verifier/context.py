@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hloscope.core.hlo.infer_shape import Request, compatible, request_of
+from hloscope.core.errors import HloscopeError, InternalError
+from hloscope.core.hlo.infer_shape import Request, compatible
 from hloscope.core.hlo.verifier.equality import EXACT, ShapeEqual
 from hloscope.core.hlo.verifier.findings import broken, describe
 
@@ -29,13 +30,34 @@ _ANNOTATIONS = frozenset(
 class Context:
     """One run of the verifier over one module."""
 
-    __slots__ = ("counts", "module", "options")
+    __slots__ = ("_entry_layout", "_unbounded", "counts", "module", "options")
 
     def __init__(self, module: HloModule, options: VerifierOptions) -> None:
         self.module = module
         self.options = options
         self.counts = (module.replica_count, module.num_partitions)
         """Replicas and partitions of the module."""
+        self._entry_layout: tuple[tuple[Shape, ...], Shape] | str | None = None
+        self._unbounded: dict[int, bool] = {}
+
+    def entry_layout(self) -> tuple[tuple[Shape, ...], Shape] | str:
+        """Parameter and result shapes that the header gives for the entry, else those of the entry itself; a text that
+        says what is wrong where the header's cannot be read."""
+        if self._entry_layout is None:
+            entry = self.module.entry
+            try:
+                told = self.module.entry_layout()
+                self._entry_layout = told or (tuple(p.shape for p in entry.parameters), entry.root.shape)
+            except (HloscopeError, InternalError, ValueError) as error:
+                self._entry_layout = str(error)
+        return self._entry_layout
+
+    def is_unbounded(self, shape: Shape) -> bool:
+        """Whether some size has no bound; asked once of each shape object, which the module keeps alive."""
+        known = self._unbounded.get(id(shape))
+        if known is None:
+            known = self._unbounded[id(shape)] = shape.is_unbounded
+        return known
 
     def request(self, instruction: HloInstruction) -> Request:
         """The inference request of an instruction."""
@@ -182,5 +204,5 @@ def index_text(index: ShapeIndex) -> str:
 
 __all__ = [
     "ASYNC", "ASYNC_PRODUCERS", "Context", "chain_start", "find_async_producer", "index_text", "is_async_computation",
-    "is_async_intermediary", "one_callee", "request_of", "sub_shape", "target_of", "thread_of", "wrapped_computation",
+    "is_async_intermediary", "one_callee", "sub_shape", "target_of", "thread_of", "wrapped_computation",
 ]  # fmt: skip

@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.hlo.attributes import braced, parse_ints, split_top
 from hloscope.core.hlo.layout import COMBINE
 from hloscope.core.hlo.shape import UNBOUNDED
@@ -105,12 +104,9 @@ def _split_fault(shape: Shape) -> str | None:
 def entry_layout_faults(context: Context) -> Iterator[Broken]:
     """`VerifyEntryComputationLayout`."""
     entry = context.module.entry
-    try:
-        layout = context.module.entry_layout()
-    except (HloscopeError, InternalError, ValueError) as error:
-        yield Broken("layout-invalid", f"entry_computation_layout cannot be read: {error}")
-        return
-    if layout is None:
+    layout = context.entry_layout()
+    if isinstance(layout, str):
+        yield Broken("layout-invalid", f"entry_computation_layout cannot be read: {layout}")
         return
     parameters, result = layout
     for shape in (result, *parameters):
@@ -185,13 +181,9 @@ def schedule_faults(context: Context) -> Iterator[Broken]:
 # ---------------------------------------------------------------- aliasing and donors
 def alias_faults(context: Context) -> Iterator[Broken]:
     """`HloInputOutputAliasConfig::Verify` and `HloBufferDonorConfig::Verify`."""
-    try:
-        layout = context.module.entry_layout()
-    except (HloscopeError, InternalError, ValueError):
+    layout = context.entry_layout()
+    if isinstance(layout, str):
         return  # reported with the layout
-    entry = context.module.entry
-    if layout is None:
-        layout = (tuple(p.shape for p in entry.parameters), entry.root.shape)
     parameters, result = layout
     aliases = entry_aliases(context.module.attrs.get("input_output_alias", "{}"))
     if aliases is None:

@@ -93,7 +93,7 @@ def _preprocess(context: Context, instruction: HloInstruction, arity: int | None
             f"Expected {arity} operands for {instruction.opcode} instruction: {describe(instruction)}",
         )
     shape = instruction.shape
-    if shape.is_unbounded and not context.options.allow_unbounded_dynamism:
+    if not context.options.allow_unbounded_dynamism and context.is_unbounded(shape):
         broken("unbounded-dynamism", f"Unbounded dynamism is disabled for instruction: {describe(instruction)}")
     if shape.layout is not None and len(shape.layout.minor_to_major) != shape.rank:
         broken(
@@ -152,6 +152,14 @@ def _check_precision(instruction: HloInstruction) -> None:
 
 # ---------------------------------------------------------------- what inference alone does not say
 def _inferred_only(context: Context, instruction: HloInstruction, request: Request) -> None:
+    infer(request)
+
+
+def _broadcast(context: Context, instruction: HloInstruction, request: Request) -> None:
+    shape = instruction.shape
+    if context.options.allow_mixed_precision and is_float(shape) and request.operands and is_float(request.operand(0)):
+        # Backends that mix precisions widen in the broadcast itself, though XLA's own check demands one type.
+        request.given = shape.with_element_type(request.operand(0).element_type)
     infer(request)
 
 
@@ -317,9 +325,10 @@ def _handlers() -> dict[str, Check]:
         "add-dependency": _token_operand(1),
         "scaled-dot": _scaled_dot,
         "scan": scan_rules.check,
+        "broadcast": _broadcast,
     }
     # Their handlers compare no shape: inference on the given shape is the whole check.
-    for opcode in ("broadcast", "reshape", "dynamic-reshape", "iota", "rng", "rng-bit-generator"):
+    for opcode in ("reshape", "dynamic-reshape", "iota", "rng", "rng-bit-generator"):
         table[opcode] = _inferred_only
     for opcode in ("reduce", "map", "reduce-window"):
         table[opcode] = _same_element_types

@@ -146,11 +146,11 @@ class SnapshotWriter:
 
     def add_lines(self, lines: Iterable[str]) -> int:
         """Store the text that joining the lines with newlines gives; a final newline is a last, empty line."""
-        listed = list(lines)
-        if any("\n" in line for line in listed):
+        listed = list(lines) or [""]
+        text = "\n".join(listed)
+        if text.count("\n") != len(listed) - 1:
             raise InternalError("a line of a snapshot contains a newline")
-        size = sum(len(one) if one.isascii() else len(one.encode(*_ENCODING)) for one in listed) + len(listed) - 1
-        return self._add(listed or [""], max(size, 0))
+        return self._add(listed, len(text) if text.isascii() else len(text.encode(*_ENCODING)))
 
     def _add(self, lines: list[str], size: int) -> int:
         refs = array("i", self._chunk_numbers(self._line_numbers(lines)))

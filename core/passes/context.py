@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
+    from hloscope.core.hlo.shape import Shape
     from hloscope.core.passes.dump_writer import DumpWriter
 
 
@@ -193,10 +194,11 @@ class PassContext:
 
         lines = list(header_lines(module))
         printed: dict[HloComputation, tuple[int, list[str]]] = {}
+        shapes: dict[int, tuple[Shape, str]] = {}
         for computation in module.computations:
             known = self._printed.get(computation)
             if known is None or known[0] != computation.version:
-                known = (computation.version, [*computation_lines(computation), ""])
+                known = (computation.version, [*computation_lines(computation, shapes=shapes), ""])
             printed[computation] = known
             lines.extend(known[1])
         lines.append("")

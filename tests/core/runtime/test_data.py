@@ -22,6 +22,12 @@ from hloscope.core.text import load_module
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+
+def array(dtype: str, values: Any) -> Array:
+    """The values as an array of a numpy type."""
+    return np.asarray(values, np.dtype(dtype))
+
+
 TYPES = [name for name, row in ELEMENT_TYPES.items() if row.numpy_name is not None]
 
 
@@ -51,7 +57,7 @@ def test_the_file_can_be_read_without_ml_dtypes(tmp_path: Path) -> None:
 
 def test_files_by_others_are_read(tmp_path: Path) -> None:
     bits = np.asarray([1.0, 2.0], ml_dtypes.bfloat16).view(np.uint16)
-    np.savez(tmp_path / "a.npz", in_000=bits, in_001=np.float32([3]), dtypes=json.dumps({"in_000": "bfloat16"}))
+    np.savez(tmp_path / "a.npz", in_000=bits, in_001=array("float32", [3]), dtypes=json.dumps({"in_000": "bfloat16"}))
     first, second = npz.read(tmp_path / "a.npz").inputs
     assert first.astype(np.float32).tolist() == [1.0, 2.0]
     assert second.dtype == np.float32
@@ -132,20 +138,20 @@ def test_rounding_is_within_and_bits_are_noted() -> None:
     ],
 )
 def test_special_values(a: list[float], b: list[float], within: bool) -> None:
-    found = compare(np.float32(a), np.float32([*b]))
+    found = compare(array("float32", a), array("float32", [*b]))
     assert found.within is within
     assert found.nan_mismatches == (0 if within or np.isinf(a[0]) else 1)
 
 
 def test_zeros_of_both_signs_are_one_value() -> None:
-    assert compare(np.float32([0.0]), np.float32([-0.0])).max_ulp == 0
+    assert compare(array("float32", [0.0]), array("float32", [-0.0])).max_ulp == 0
 
 
 def test_integers_are_exact_unless_rounding_made_them() -> None:
-    a, b = np.int8([1, 2, 3]), np.int8([1, 3, 3])
+    a, b = array("int8", [1, 2, 3]), array("int8", [1, 3, 3])
     assert not compare(a, b).within
     assert compare(a, b, Rules(integer_slack=1)).within
-    far = compare(np.int64([-(2**63)]), np.int64([2**63 - 1]))
+    far = compare(array("int64", [-(2**63)]), array("int64", [2**63 - 1]))
     assert far.max_ulp == 2**64 - 1
 
 
@@ -217,7 +223,8 @@ def test_run_on_xla_gives_what_the_oracle_has(fixtures: Path, tmp_path: Path) ->
 def test_run_says_where_it_cannot_go_on(tmp_path: Path) -> None:
     module = tmp_path / "m.hlo"
     module.write_text(
-        'HloModule m\n\nENTRY e {\n  x = f32[2] parameter(0)\n  ROOT k = f32[2] custom-call(x), custom_call_target="odd"\n}\n'
+        "HloModule m\n\nENTRY e {\n  x = f32[2] parameter(0)\n"
+        '  ROOT k = f32[2] custom-call(x), custom_call_target="odd"\n}\n'
     )
     done = command(str(module))
     assert done.returncode == 2

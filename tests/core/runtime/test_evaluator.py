@@ -25,6 +25,11 @@ from hloscope.core.text import load_module
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+def array(dtype: str, values: Any) -> Array:
+    """The values as an array of a numpy type."""
+    return np.asarray(values, np.dtype(dtype))
+
+
 def run(body: str, *args: Any, computations: str = "", options: EvaluationOptions | None = None) -> Any:
     """The one result of an entry computation, given its lines."""
     text = f"HloModule m\n{computations}\nENTRY e {{\n{body}\n}}\n"
@@ -95,7 +100,7 @@ def test_edges_of_arithmetic(opcode: str, element: str, a: float, b: float, expe
 def test_zeros_are_ordered_by_sign(opcode: str, sign: bool, order: tuple[float, float]) -> None:
     a, b = (number(v, np.float32) for v in order)
     assert bool(np.signbit(run(scalar_op(opcode, "f32"), a, b))) is sign
-    both = np.float32(order)
+    both = array("float32", order)
     fold = f"fold {{\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  ROOT r = f32[] {opcode}(x, y)\n}}"
     body = reduce_body("f32", 2, "fold")
     assert bool(np.signbit(run(body, both, a, computations=fold))) is sign
@@ -142,7 +147,7 @@ def test_subnormals_are_kept_or_flushed() -> None:
 
 def test_bitcast_convert_packs_nibbles_low_first() -> None:
     body = "  a = u8[1] parameter(0)\n  ROOT r = u4[1,2] bitcast-convert(a)"
-    assert run(body, np.uint8([0x21])).astype(int).tolist() == [[1, 2]]
+    assert run(body, array("uint8", [0x21])).astype(int).tolist() == [[1, 2]]
     back = "  a = u4[1,2] parameter(0)\n  ROOT r = u8[1] bitcast-convert(a)"
     assert run(back, np.asarray([[1, 2]], ml_dtypes.uint4)).tolist() == [0x21]
 
@@ -177,7 +182,7 @@ def test_reduce_folds_any_computation_in_order() -> None:
     body = (
         "  x = f32[3] parameter(0)\n  i = f32[] parameter(1)\n  ROOT r = f32[] reduce(x, i), dimensions={0}, to_apply=f"
     )
-    assert float(run(body, np.float32([1, 2, 3]), number(10, np.float32), computations=computation)) == 4
+    assert float(run(body, array("float32", [1, 2, 3]), number(10, np.float32), computations=computation)) == 4
 
 
 def test_reduce_applies_the_initial_value_once() -> None:
@@ -194,8 +199,8 @@ def test_scatter_applies_updates_in_order() -> None:
         "  ROOT r = f32[2] scatter(x, i, u), update_window_dims={}, inserted_window_dims={0},"
         " scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=f"
     )
-    index = np.int32([[0], [0], [5], [0]])
-    out = run(body, np.float32([1, 1]), index, np.float32([1, 2, 99, 3]), computations=computation)
+    index = array("int32", [[0], [0], [5], [0]])
+    out = run(body, array("float32", [1, 1]), index, array("float32", [1, 2, 99, 3]), computations=computation)
     assert out.tolist() == [((1 * 2 - 1) * 2 - 2) * 2 - 3, 1]
 
 
@@ -236,7 +241,7 @@ def test_conditional_out_of_range_takes_the_last_branch(selector: int, expected:
 def test_top_k_takes_lower_indices_first_and_nan_as_largest() -> None:
     body = "  x = f32[5] parameter(0)\n  ROOT r = (f32[3], s32[3]) topk(x), k=3, largest=true"
     module = load_module(f"HloModule m\nENTRY e {{\n{body}\n}}\n")
-    values, places = evaluate(module, [np.float32([1, 7, np.nan, 7, 0])])
+    values, places = evaluate(module, [array("float32", [1, 7, np.nan, 7, 0])])
     assert np.asarray(places).tolist() == [2, 1, 3]
     assert np.isnan(np.asarray(values)[0])
 
@@ -247,8 +252,8 @@ def test_batch_norm_training_uses_the_compiler_s_variance() -> None:
         "  ROOT r = (f32[4,1], f32[1], f32[1]) batch-norm-training(x, s, o), epsilon=0.001, feature_index=1"
     )
     module = load_module(f"HloModule m\nENTRY e {{\n{body}\n}}\n")
-    x = np.float32([[1000], [1001], [1002], [1003]])
-    _, mean, variance = evaluate(module, [x, np.float32([1]), np.float32([0])])
+    x = array("float32", [[1000], [1001], [1002], [1003]])
+    _, mean, variance = evaluate(module, [x, array("float32", [1]), array("float32", [0])])
     assert float(np.asarray(mean)[0]) == 1001.5
     assert float(np.asarray(variance)[0]) == 1.25
 
@@ -258,7 +263,7 @@ def test_asynchronous_pair_and_copies_pass_values_on() -> None:
         "  x = f32[2] parameter(0)\n  c = (f32[2], f32[2], u32[]) copy-start(x)\n  d = f32[2] copy-done(c)\n"
         "  t = token[] after-all()\n  ROOT r = f32[2] add-dependency(d, t)"
     )
-    assert run(body, np.float32([1, 2])).tolist() == [1, 2]
+    assert run(body, array("float32", [1, 2])).tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -299,7 +304,7 @@ def test_a_program_for_many_devices_is_refused() -> None:
     )
     with pytest.raises(UnsupportedError, match="%r: all-reduce between 4 devices"):
         evaluate(load_module(text), [np.zeros(2, np.float32)])
-    (alone,) = evaluate(load_module(text.replace("num_partitions=4", "num_partitions=1")), [np.float32([1, 2])])
+    (alone,) = evaluate(load_module(text.replace("num_partitions=4", "num_partitions=1")), [array("float32", [1, 2])])
     assert np.asarray(alone).tolist() == [1, 2]
 
 
@@ -331,8 +336,8 @@ def test_observer_sees_values_inside_called_computations() -> None:
 def test_one_instruction_and_one_computation() -> None:
     text = "HloModule m\nENTRY e {\n  x = f32[2] parameter(0)\n  ROOT n = f32[2] negate(x)\n}\n"
     module = load_module(text)
-    assert np.asarray(evaluate_instruction(module.entry.root, [np.float32([1, 2])])).tolist() == [-1, -2]
-    assert np.asarray(evaluate_computation(module.entry, [np.float32([3, 4])])).tolist() == [-3, -4]
+    assert np.asarray(evaluate_instruction(module.entry.root, [array("float32", [1, 2])])).tolist() == [-1, -2]
+    assert np.asarray(evaluate_computation(module.entry, [array("float32", [3, 4])])).tolist() == [-3, -4]
 
 
 def test_tuple_parameters_take_tuples_or_leaves() -> None:

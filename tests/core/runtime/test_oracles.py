@@ -34,7 +34,8 @@ PROGRAMS = (
 )
 """Programs of the corpus with an oracle. Those for eight devices run before partitioning, on global arrays."""
 
-SINGLE = tuple(name for name in PROGRAMS if name not in ("dp_train", "tp_mlp"))
+SINGLE = tuple(name for name in PROGRAMS if name not in ("deep_transformer__layout_only", "dp_train", "tp_mlp"))
+"""Those for one device; the deep one is left to the benchmark, its 29,718 optimized instructions take seconds to read."""
 
 
 def check(module: HloModule, oracle: Path, options: EvaluationOptions | None = None) -> None:
@@ -85,7 +86,7 @@ def test_stages_agree_on_random_inputs(fixtures: Path) -> None:
     before, after = (load_module((folder / f"{s}_optimizations.txt").read_text()) for s in ("before", "after"))
     inputs = [leaf for value in inputs_for(before.entry, seed=7) for leaf in leaves(value)]
     results = [[r for r in evaluate(m, inputs) if isinstance(r, np.ndarray)] for m in (before, after)]
-    assert all(one.within for one in compare_all(*results, rules_for(before)))
+    assert all(one.within for one in compare_all(results[0], results[1], rules_for(before)))
 
 
 def test_elided_constant_is_named() -> None:

@@ -35,7 +35,7 @@ PROGRAMS = (
 """Programs of the corpus with an oracle. Those for eight devices run before partitioning, on global arrays."""
 
 SINGLE = tuple(name for name in PROGRAMS if name not in ("deep_transformer__layout_only", "dp_train", "tp_mlp"))
-"""Those for one device; the deep one is left to the benchmark, its 29,718 optimized instructions take seconds to read."""
+"""Those for one device; the deep one, with its 29,718 optimized instructions, is left to the benchmark.
 
 
 def check(module: HloModule, oracle: Path, options: EvaluationOptions | None = None) -> None:

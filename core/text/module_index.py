@@ -233,7 +233,29 @@ class ModuleIndex:
     @cached_property
     def computations(self) -> Sequence[Computation]:
         """All computations in text order."""
-        return tuple(self.computation(k) for k in range(self.computation_count))
+        c = self.columns
+        marked = np.flatnonzero(c.roots)
+        last = np.searchsorted(marked, c.computation_ends) - 1
+        roots = np.where(c.computation_ends > c.computation_begins, c.computation_ends - 1, -1)
+        if len(marked):
+            named = (last >= 0) & (marked[last] >= c.computation_begins)
+            roots[named] = marked[last[named]]
+        text, entry = self.source, c.entry
+        rows = zip(
+            c.computation_begins.tolist(),
+            c.computation_ends.tolist(),
+            roots.tolist(),
+            c.computation_starts.tolist(),
+            c.computation_stops.tolist(),
+            c.computation_names.tolist(),
+            c.computation_name_ends.tolist(),
+            c.computation_bodies.tolist(),
+            strict=True,
+        )
+        return tuple(
+            Computation(k, text[n:m], begin, end, root, k == entry, (start, stop), (n, m), (start, body))
+            for k, (begin, end, root, start, stop, n, m, body) in enumerate(rows)
+        )
 
     def computation(self, number: int) -> Computation:
         """One computation. Raises IndexError."""

@@ -80,6 +80,8 @@ class _Comparison:
 
     def __init__(self, matcher: Matcher) -> None:
         self.b, self.a = matcher.before, matcher.after
+        self._partner = self.a.pair.__getitem__
+        self._control = CONTROL in self.a.source
 
     def calls_agree(self, begin: int, end: int) -> bool:
         """Whether every call in a range goes to the partner of what its twin calls."""
@@ -97,7 +99,16 @@ class _Comparison:
     def what(self, j: int, i: int) -> tuple[str, ...]:
         """The parts in which instruction `i` differs from its partner `j`."""
         a, b = self.a, self.b
-        operands = [a.pair[o] if o >= 0 else -1 for o in a.operands(i)] == b.operands(j)
+        mine_used = a.operand_list[a.rows[i] : a.rows[i + 1]]
+        operands = list(map(self._partner, mine_used)) == b.operand_list[b.rows[j] : b.rows[j + 1]]
+        calls_nothing = a.call_rows[i] == a.call_rows[i + 1]
+        if operands and calls_nothing and a.equal_text[i] and not self._control:
+            # equal to its namesake, which is its partner where the names agree
+            if (
+                b.source.startswith(a.name(i), b.starts[j])
+                and b.name_ends[j] - b.starts[j] == a.name_ends[i] - a.starts[i]
+            ):
+                return ()
         called = self._called_agree(b.called(j), a.called(i))
         mine, theirs = a.line(i), b.line(j)
         if operands and called and mine == theirs and CONTROL not in mine:

@@ -70,8 +70,11 @@ class Side:
         self.shapes: list[int] = c.shape_ids.tolist()
         self.plain_shapes = [plain_shape(text) for text in c.shape_texts]
         self.computations = index.computations
-        self.pair: list[int] = [-1] * len(self.starts)
-        """The other side's instruction, -1 while there is none."""
+        self.pair: list[int] = [-1] * (len(self.starts) + 1)
+        """The other side's instruction, -1 while there is none; one more entry, so that an undefined operand (-1) has
+        no partner either."""
+        self.equal_text = bytearray(len(self.starts))
+        """On the after side: whether the text equals that of the namesake."""
         self.computation_pair: list[int] = [-1] * len(self.computations)
         self.percent = "%" in self.source[self.starts[0] - 1 : self.starts[0]] if self.starts else False
         self.comments = "/*index=" in self.source
@@ -104,6 +107,17 @@ class Side:
         if words is not None:
             text = FRAME_ID.sub(lambda found: words.get(found[1], found[0]), text)
         return text
+
+    def names(self, begin: int, end: int) -> list[str]:
+        source = self.source
+        return [source[a:b] for a, b in zip(self.starts[begin:end], self.name_ends[begin:end], strict=True)]
+
+    def lines(self, begin: int, end: int) -> list[str]:
+        """`line` of a range."""
+        source = self.source
+        out = [source[a:b] for a, b in zip(self.starts[begin:end], self.ends[begin:end], strict=True)]
+        cleaning = self.strip_percent or self.strip_comments or self.frame_words is not None
+        return [self.clean(text) for text in out] if cleaning else out
 
     def body(self, number: int) -> str:
         c = self.computations[number]
@@ -356,26 +370,27 @@ class _Bodies:
     def __init__(self, matcher: Matcher, number_b: int, number_a: int) -> None:
         self.before, self.after = matcher.before, matcher.after
         self.b, self.a = self.before.computations[number_b], self.after.computations[number_a]
-        self.names_b = {self.before.name(j): j for j in range(self.b.begin, self.b.end)}
-        self.names_a = {self.after.name(i): i for i in range(self.a.begin, self.a.end)}
-        self.same: set[int] = set()
-        """Instructions of the after side whose text equals that of their namesake."""
+        before, after = self.before, self.after
+        self.names_b = dict(zip(before.names(self.b.begin, self.b.end), range(self.b.begin, self.b.end), strict=True))
+        self.names_a = set(after.names(self.a.begin, self.a.end))
         self.held: set[int] = set()
-        """Their namesakes, which nobody else should take early."""
-        self._table: dict[tuple[int, ...], list[int]] | None = None
+        """Instructions of the before side whose namesake has the same text: nobody else should take them early."""
+        self._table: dict[tuple[int, ...], list[int]] = {}
         self._keys: dict[int, int] = {}
 
     def match(self) -> None:
         """Make the pairs, surest first."""
         self._parameters()
         self._equal_text()
-        if self._left():
-            self._sweep(by_name=False, any_opcode=False)
-        if self._left():
-            self._sweep(by_name=True, any_opcode=False)
-        if self._left():
-            self._sweep(by_name=True, any_opcode=True)
-            self._sweep(by_name=True, any_opcode=True)
+        if not self._left():
+            return
+        self._fill_table(with_held=False)
+        for by_name, any_opcode in ((False, False), (True, False), (True, True), (True, True)):
+            self._sweep(by_name=by_name, any_opcode=any_opcode)
+            if not self._left():
+                return
+        self._fill_table(with_held=True)
+        self._sweep(by_name=False, any_opcode=False)
         while self._left() and self._through_users():
             self._sweep(by_name=False, any_opcode=False)
 
@@ -401,74 +416,75 @@ class _Bodies:
     def _equal_text(self) -> None:
         """Namesakes of equal text whose operands are such pairs too."""
         before, after = self.before, self.after
-        names, pair = self.names_b, after.pair
-        for i in range(self.a.begin, self.a.end):
-            j = names.get(after.name(i), -1)
-            if j < 0 or after.line(i) != before.line(j):
+        pair_a, pair_b, names, held = after.pair, before.pair, self.names_b, self.held
+        rows_a, rows_b, operands_a, operands_b = after.rows, before.rows, after.operand_list, before.operand_list
+        equal, partner, first = after.equal_text, pair_a.__getitem__, self.b.begin
+        lines_b = before.lines(self.b.begin, self.b.end)
+        lines_a = after.lines(self.a.begin, self.a.end)
+        names_a = after.names(self.a.begin, self.a.end)
+        for i, name, line in zip(range(self.a.begin, self.a.end), names_a, lines_a, strict=True):
+            j = names.get(name, -1)
+            if j < 0 or line != lines_b[j - first]:
                 continue
-            self.same.add(i)
-            if pair[i] >= 0 or before.pair[j] >= 0:
+            equal[i] = 1
+            if pair_a[i] >= 0 or pair_b[j] >= 0:
                 continue
-            mine, theirs = after.operands(i), before.operands(j)
-            if [pair[o] if o >= 0 else -1 for o in mine] == theirs:
-                self._set(j, i)
+            mine = operands_a[rows_a[i] : rows_a[i + 1]]
+            if list(map(partner, mine)) == operands_b[rows_b[j] : rows_b[j + 1]]:
+                pair_a[i], pair_b[j] = j, i
             else:
-                self.held.add(j)
+                held.add(j)
 
-    def _key(self, side: Side, i: int, operands: Sequence[int]) -> tuple[int, ...]:
-        return (side.skeleton(i), *operands)
-
-    def _same_computation(self) -> dict[tuple[int, ...], list[int]]:
-        """The unpaired instructions of the before side by what they compute."""
-        if self._table is None:
-            before, table = self.before, dict[tuple[int, ...], list[int]]()
-            for j in range(self.b.begin, self.b.end):
-                if before.pair[j] < 0:
-                    table.setdefault(self._key(before, j, before.operands(j)), []).append(j)
-            self._table = table
-        return self._table
+    def _fill_table(self, *, with_held: bool) -> None:
+        """List the unpaired instructions of the before side by what they compute."""
+        before, held, table = self.before, self.held, self._table
+        table.clear()
+        for j in range(self.b.begin, self.b.end):
+            if before.pair[j] < 0 and (with_held or j not in held):
+                table.setdefault((before.skeleton(j), *before.operands(j)), []).append(j)
 
     def _sweep(self, *, by_name: bool, any_opcode: bool) -> None:
         """Go through the after side in order: by operands where all are paired, then by name if asked to."""
         before, after = self.before, self.after
-        pair_a, pair_b, names = after.pair, before.pair, self.names_b
-        table = self._same_computation()
+        pair_a, pair_b, names, table, keys = after.pair, before.pair, self.names_b, self._table, self._keys
+        rows_a, rows_b, operands_a, operands_b = after.rows, before.rows, after.operand_list, before.operand_list
+        equal, partner = after.equal_text, pair_a.__getitem__
         for i in range(self.a.begin, self.a.end):
             if pair_a[i] >= 0:
                 continue
             namesake = names.get(after.name(i), -1)
             if namesake >= 0 and pair_b[namesake] >= 0:
                 namesake = -1
-            operands = [pair_a[o] if o >= 0 else -1 for o in after.operands(i)]
+            operands = list(map(partner, operands_a[rows_a[i] : rows_a[i + 1]]))
             if -1 not in operands:
-                if i in self.same and namesake >= 0 and operands == before.operands(namesake):
-                    self._set(namesake, i)
+                if equal[i] and namesake >= 0 and operands == operands_b[rows_b[namesake] : rows_b[namesake + 1]]:
+                    pair_a[i], pair_b[namesake] = namesake, i
                     continue
-                if i not in self._keys:
-                    self._keys[i] = after.skeleton(i)
-                found = self._pick(table.get((self._keys[i], *operands), ()), namesake, late=by_name)
-                if found >= 0:
-                    if found != namesake and namesake >= 0 and self._same_value(namesake, i, 4):
-                        found = namesake
-                    self._set(found, i)
-                    continue
+                if table:
+                    if i not in keys:
+                        keys[i] = after.skeleton(i)
+                    found = self._pick(table.get((keys[i], *operands), ()), namesake)
+                    if found >= 0:
+                        if found != namesake and namesake >= 0 and self._same_value(namesake, i, 4):
+                            found = namesake
+                        pair_a[i], pair_b[found] = found, i
+                        continue
             if by_name and namesake >= 0 and (any_opcode or before.opcodes[namesake] == after.opcodes[i]):
-                self._set(namesake, i)
+                pair_a[i], pair_b[namesake] = namesake, i
 
-    def _pick(self, candidates: Sequence[int], namesake: int, *, late: bool) -> int:
+    def _pick(self, candidates: Sequence[int], namesake: int) -> int:
         """The best of several instructions that compute the same: the namesake, else one whose name is gone."""
-        pair, held = self.before.pair, self.held
-        best, rank = -1, 3
+        pair = self.before.pair
+        best = -1
         for j in candidates:
             if pair[j] >= 0:
                 continue
             if j == namesake:
                 return j
-            mine = 0 if self.before.name(j) not in self.names_a else 2 if j in held else 1
-            if mine < rank and (mine < 2 or late):
-                best, rank = j, mine
-            if rank == 0 and namesake < 0:
-                return best
+            if best < 0 or (self.before.name(best) in self.names_a and self.before.name(j) not in self.names_a):
+                best = j
+                if namesake < 0 and self.before.name(j) not in self.names_a:
+                    return j
         return best
 
     def _same_value(self, j: int, i: int, depth: int) -> bool:

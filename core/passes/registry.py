@@ -8,6 +8,7 @@ what `Registry.make` reads. A plugin is a Python file with a function ``register
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from importlib import import_module
 from types import MappingProxyType
@@ -100,8 +101,8 @@ class Registry:
         """The line to show for an exception that a plugin's pass or rule raised while it ran; None for any other."""
         import traceback
 
-        files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
-        path = next((one for one in self._plugins if one in files), None)
+        files = {os.path.abspath(frame.filename) for frame in traceback.extract_tb(error.__traceback__)}
+        path = next((one for one in self._plugins if os.path.abspath(one) in files), None)
         return None if path is None else _plugin_error(path, error)
 
     # ---------------------------------------------------------------- making passes
@@ -196,11 +197,12 @@ def _plugin_error(path: str, error: Exception) -> UsageError:
     """One line for whatever a plugin's code raised, with the innermost line of the plugin itself."""
     import traceback
 
-    if isinstance(error, OSError) and error.filename == path:
+    whole = os.path.abspath(path)
+    if isinstance(error, OSError) and isinstance(error.filename, str) and os.path.abspath(error.filename) == whole:
         return UsageError(f"the plugin cannot be read: {error.strerror}", path=path)
     line = error.lineno if isinstance(error, SyntaxError) else None
     for frame in traceback.extract_tb(error.__traceback__):
-        if frame.filename == path:
+        if os.path.abspath(frame.filename) == whole:
             line = frame.lineno
     what = " ".join(str(error).split())
     return UsageError(f"the plugin failed: {type(error).__name__}: {what}", path=path, line=line)

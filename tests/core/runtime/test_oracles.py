@@ -35,7 +35,7 @@ PROGRAMS = (
 """Programs of the corpus with an oracle. Those for eight devices run before partitioning, on global arrays."""
 
 SINGLE = tuple(name for name in PROGRAMS if name not in ("deep_transformer__layout_only", "dp_train", "tp_mlp"))
-"""Those for one device; the deep one, with its 29,718 optimized instructions, is left to the benchmark.
+"""Those for one device; the deep one, with its 29,718 optimized instructions, is left to the benchmark."""
 
 
 def check(module: HloModule, oracle: Path, options: EvaluationOptions | None = None) -> None:
@@ -75,7 +75,7 @@ def test_corpus_program_after_optimization(corpus: Path, name: str) -> None:
 def test_a_small_fault_is_out_of_bounds(fixtures: Path) -> None:
     folder = fixtures / "programs" / "softmax_layernorm"
     text = (folder / "before_optimizations.txt").read_text()
-    assert "maximum(" in text
+    assert "rsqrt(" in text
     module = load_module(text.replace("rsqrt(", "sqrt("))
     with pytest.raises(AssertionError, match="out of bounds"):
         check(module, folder / "oracle.npz")

@@ -130,6 +130,13 @@ def looks_like_hlo(uri: str, language: str, text: str) -> bool:
     return not has_extension and _HEAD.match(text[:_HEAD_CHARACTERS]) is not None
 
 
+def _prepare(index: ModuleIndex) -> None:
+    """Make the tables of names and users, which the index makes when first asked: not while somebody hovers."""
+    if index.instruction_count:
+        index.users(0)
+        index.find("")
+
+
 class Documents:
     """All open texts of one client."""
 
@@ -230,6 +237,7 @@ class Documents:
             reading = await self.read(document, snapshot, Urgency.INDEX)
             if first:
                 self._first_read(reading)
+            self._workers.submit(lambda: _prepare(reading.index), wanted=lambda: document.current is snapshot)
             for check in self._checks:
                 if (rest := check.rest(reading)) > 0:
                     await asyncio.sleep(rest)

@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "compile": ("hloscope.core.cli.compile:command", "Compile a module with the ledger on."),
     "import": ("hloscope.core.cli.import_:command", "Read a dump into a ledger."),
     "parse": ("hloscope.core.cli.parse:command", "Parse HLO text and print it back."),
+    "verify": ("hloscope.core.cli.verify:command", "Check the invariants of a module."),
     "opt": ("hloscope.core.cli.opt:command", "Run named passes or a pipeline on a module."),
     "run": ("hloscope.core.cli.run:command", "Evaluate a module on given or random inputs."),
     "passes": ("hloscope.core.cli.passes:command", "Show the pass timeline."),

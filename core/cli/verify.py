@@ -112,7 +112,7 @@ def _options(options: VerifierOptions, asked: _Asked) -> VerifierOptions:
 
 
 def _line_of(text: str) -> Callable[[str, str], int | None]:
-    """Names to lines; the text is indexed when the first line is asked for."""
+    """Names to 1-based lines; the text is indexed when the first line is asked for."""
     made: list[ModuleIndex] = []
 
     def find(computation: str, instruction: str) -> int | None:
@@ -123,9 +123,9 @@ def _line_of(text: str) -> Callable[[str, str], int | None]:
         if number is None:
             return None
         if not instruction:
-            return index.position(index.computation(number).span[0])[0]
+            return index.position(index.computation(number).span[0])[0] + 1
         found = index.find(instruction, number)
-        return index.line(found) if found is not None else None
+        return index.line(found) + 1 if found is not None else None
 
     return find
 

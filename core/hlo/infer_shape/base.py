@@ -123,6 +123,12 @@ class Request:
         kind = ATTRIBUTES.get(name)
         return kind.parse(value) if isinstance(value, str) and kind is not None else value
 
+    def has(self, name: str) -> bool:
+        """Whether an attribute is there, readable or not."""
+        if self._instruction is not None:
+            return self._instruction.raw_attrs.get(name) is not None
+        return self._attrs is not None and self._attrs.get(name) is not None
+
     def need(self, name: str) -> Any:
         """Typed value of an attribute that the opcode cannot do without. Raises InferenceError where it is absent."""
         value = self.attr(name)

@@ -227,7 +227,7 @@ def collective_broadcast(request: Request) -> Shape:
 
 def is_inplace(request: Request) -> bool:
     """A permute with slice sizes writes into its second operand."""
-    return request.attr("slice_sizes") is not None
+    return request.has("slice_sizes")
 
 
 def collective_permute(request: Request) -> Shape:

@@ -8,6 +8,7 @@ from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.hlo.infer_shape import Request, compatible
 from hloscope.core.hlo.verifier.equality import EXACT, ShapeEqual
 from hloscope.core.hlo.verifier.findings import broken, describe
+from hloscope.core.hlo.verifier.layouts import layout_fault
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation
@@ -30,7 +31,7 @@ _ANNOTATIONS = frozenset(
 class Context:
     """One run of the verifier over one module."""
 
-    __slots__ = ("_entry_layout", "_unbounded", "counts", "module", "options")
+    __slots__ = ("_entry_layout", "_layout_faults", "_unbounded", "counts", "module", "options")
 
     def __init__(self, module: HloModule, options: VerifierOptions) -> None:
         self.module = module
@@ -39,6 +40,7 @@ class Context:
         """Replicas and partitions of the module."""
         self._entry_layout: tuple[tuple[Shape, ...], Shape] | str | None = None
         self._unbounded: dict[int, bool] = {}
+        self._layout_faults: dict[int, str | None] = {}
 
     def entry_layout(self) -> tuple[tuple[Shape, ...], Shape] | str:
         """Parameter and result shapes that the header gives for the entry, else those of the entry itself; a text that
@@ -58,6 +60,14 @@ class Context:
         if known is None:
             known = self._unbounded[id(shape)] = shape.is_unbounded
         return known
+
+    def layout_fault(self, shape: Shape) -> str | None:
+        """What is wrong with some layout of a shape; asked once of each shape object."""
+        key = id(shape)
+        if key not in self._layout_faults:
+            faults = (layout_fault(leaf) for _, leaf in shape.leaves())
+            self._layout_faults[key] = next((fault for fault in faults if fault is not None), None)
+        return self._layout_faults[key]
 
     def request(self, instruction: HloInstruction) -> Request:
         """The inference request of an instruction."""

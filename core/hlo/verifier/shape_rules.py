@@ -100,6 +100,9 @@ def _preprocess(context: Context, instruction: HloInstruction, arity: int | None
             "layout-rank",
             f"Instruction has mismatched minor-to-major size and dimension size: {describe(instruction)}",
         )
+    fault = context.layout_fault(shape)
+    if fault is not None:
+        broken("layout-invalid", f"{fault}: {describe(instruction)}")
 
 
 # ---------------------------------------------------------------- comparing

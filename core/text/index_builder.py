@@ -145,6 +145,11 @@ class _Builder:
             for k, blank in enumerate(columns[8]):
                 if blank and not blank.isspace():
                     n, stuck = k, True
+                    if blank.startswith(","):
+                        # Attributes that go on in the next line belong to the instruction before.
+                        while n and not rows[n - 1][1]:
+                            n -= 1
+                        n = max(0, n - 1)
                     break
         lead, names, shapes, opcodes, operands, attributes, closes, headers, blanks = (c[:n] for c in columns)
         if not any(names) and not any(closes) and not any(headers):
@@ -237,7 +242,7 @@ class _Builder:
         if start >= end:
             return end
         row = ROW.match(text, start, min(end, start + MAX_ROW))
-        if row is not None and row.end() == start + MAX_ROW:
+        if row is not None and (row.end() == start + MAX_ROW or text.startswith(",", skip_blank(text, row.end()))):
             row = None
         if row is not None and row[2] is None:
             self._take([(*(group or "" for group in row.groups()), "")], start)

@@ -103,6 +103,9 @@ def test_every_form_gives_the_same_index(form: str) -> None:
         "c = f32[4]{0} all-gather(p), replica_groups=mesh['a'=2,'b'=4] {'a'}, dimensions={0}",
         "c = f32[4] copy(p),\n    sharding={devices=[2,1]<=[2]},\n    control-predecessors={p}",
         "c = b(f32[4]{0}) custom-call(p)",
+        "c = f32[4] copy(\n  p) ,\n  x={1}\n  ,  y={2}",
+        'c = f32[4] copy(p), metadata={op_name="a // b = c"}',
+        'c = f32[4] copy(p), metadata={op_name="a\\\\"}',
     ],
 )
 def test_awkward_instructions_are_taken_whole(line: str) -> None:

@@ -194,7 +194,8 @@ class LedgerWriter:
         self.path = os.fspath(path)
         self.enabled = True
         """False once closed or after an error."""
-        self._snapshots = SnapshotWriter(self._connection)
+        # A compile that waits for its ledger wants speed; an import wants a small file.
+        self._snapshots = SnapshotWriter(self._connection, tight=run is not None and run.kind != "core")
         self._strings: defaultdict[str | None, int | None] = defaultdict(count(1).__next__)
         # The missing name is the missing number, so that encoding needs no test.
         self._strings[None] = None

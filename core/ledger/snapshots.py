@@ -109,8 +109,9 @@ class SnapshotWriter:
     Nothing reaches the file before ``write``, which the ledger's writer calls inside its transaction.
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, *, tight: bool = True) -> None:
         self._connection = connection
+        self._level = _TIGHT if tight else _QUICK
         self._lines: defaultdict[object, int] = defaultdict(count().__next__)
         self._line_total = 0
         self._ends_chunk = bytearray()
@@ -159,7 +160,7 @@ class SnapshotWriter:
         if number is None:
             self._total += 1
             number = self._known[key] = self._total
-            data = _pack_numbers(refs, _TIGHT)
+            data = _pack_numbers(refs, self._level)
             self._rows.append((number, len(lines), size, data))
             self.pending_bytes += len(data)
         return number
@@ -226,12 +227,12 @@ class SnapshotWriter:
         return number
 
     def _seal_lines(self) -> None:
-        self._seal(self._line_tail, self._line_total, _pack("\n".join(self._open_lines).encode(*_ENCODING), _TIGHT))
+        self._seal(self._line_tail, self._line_total, _pack("\n".join(self._open_lines).encode(*_ENCODING), self._level))
         self._open_lines = []
         self._open_bytes = 0
 
     def _seal_chunks(self) -> None:
-        self._seal(self._chunk_tail, self._chunk_total, _pack_chunks(self._open_chunks, _TIGHT))
+        self._seal(self._chunk_tail, self._chunk_total, _pack_chunks(self._open_chunks, self._level))
         self._open_chunks = []
         self._open_ids = 0
 

@@ -81,7 +81,7 @@ def _result_dimensions(
 
 
 def _element_type(request: Request, lhs: Shape, rhs: Shape) -> str:
-    if request.given is not None:
+    if request.given is not None and request.given.is_array:
         return request.given.element_type
     return higher_precision(lhs.element_type, rhs.element_type)
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import HloscopeError
+from hloscope.core.hlo.attributes import CALLED
 from hloscope.core.hlo.infer_shape import InferenceError, infer
 from hloscope.core.hlo.infer_shape.base import compatible, compatible_ignoring_precision, human, is_float
 from hloscope.core.hlo.opcodes import OPCODES
@@ -34,6 +35,29 @@ CALLERS = frozenset(
     "reduce-scatter reduce-window scatter select-and-scatter sort scan custom-call topk".split()
 )
 """Opcodes that may have called computations (top-k had one in older text)."""
+
+REQUIRED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        row.split(":")[0]: tuple(row.split(":")[1].split())
+        for row in (
+            "all-gather:dimensions", "all-gather-start:dimensions", "all-reduce:to_apply", "all-reduce-start:to_apply",
+            "batch-norm-grad:epsilon feature_index", "batch-norm-inference:epsilon feature_index",
+            "batch-norm-training:epsilon feature_index", "collective-permute:source_target_pairs",
+            "collective-permute-start:source_target_pairs", "compare:direction", "concatenate:dimensions",
+            "convolution:dim_labels", "custom-call:custom_call_target", "domain:domain",
+            "dynamic-slice:dynamic_slice_sizes", "fft:fft_type fft_length", "fusion:kind calls",
+            "gather:offset_dims collapsed_slice_dims start_index_map index_vector_dim slice_sizes",
+            "get-dimension-size:dimensions", "get-tuple-element:index", "iota:iota_dimension", "map:to_apply",
+            "pad:padding", "reduce:dimensions to_apply", "reduce-precision:exponent_bits mantissa_bits",
+            "reduce-scatter:dimensions to_apply", "reduce-window:to_apply", "reverse:dimensions", "rng:distribution",
+            "rng-bit-generator:algorithm", "rng-get-and-update-state:delta", "scan:dimensions num_carries to_apply",
+            "scatter:update_window_dims inserted_window_dims scatter_dims_to_operand_dims index_vector_dim to_apply",
+            "select-and-scatter:select scatter", "set-dimension-size:dimensions", "slice:slice", "sort:to_apply",
+            "topk:k", "transpose:dimensions", "while:condition body",
+        )
+    }
+)  # fmt: skip
+"""Attributes that XLA's parser demands of an opcode. Source: ``openxla/xla:xla/hlo/parser/hlo_parser.cc``."""
 
 _MIXED = frozenset(
     "call conditional constant convolution dot ragged-dot scaled-dot all-reduce all-reduce-start all-reduce-done "
@@ -92,6 +116,12 @@ def _preprocess(context: Context, instruction: HloInstruction, arity: int | None
             "operand-count",
             f"Expected {arity} operands for {instruction.opcode} instruction: {describe(instruction)}",
         )
+    for name in REQUIRED.get(instruction.opcode, ()):
+        if name not in instruction.raw_attrs:
+            broken(
+                "missing-computation" if name in CALLED else "missing-attribute",
+                f"attribute {name} is expected but not seen, for instruction {describe(instruction)}",
+            )
     shape = instruction.shape
     if not context.options.allow_unbounded_dynamism and context.is_unbounded(shape):
         broken("unbounded-dynamism", f"Unbounded dynamism is disabled for instruction: {describe(instruction)}")

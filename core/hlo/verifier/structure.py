@@ -265,6 +265,14 @@ def channel_faults(context: Context) -> Iterator[Broken]:
             continue
         channel = node.attr("channel_id")
         if channel is None:
+            done = next((user for user in node.users if user.opcode == f"{node.opcode}-done"), None)
+            if done is not None and done.attr("channel_id") is not None:
+                yield Broken(
+                    "channel-pair",
+                    "Expected to have the same channel id, actual channel ids are: "
+                    f"{describe(node)} (-1), {describe(done)} ({done.attr('channel_id')})",
+                    done,
+                )
             continue
         host = bool(node.attr("is_host_transfer"))
         if host:

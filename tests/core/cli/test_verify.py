@@ -120,8 +120,8 @@ def test_a_finding_of_a_computation_has_its_line(capsys: pytest.CaptureFixture[s
     (finding,) = json.loads(out)["rows"][0]["findings"]
     assert (code, finding["code"], finding["line"]) == (1, "buffer-donor", None)
     path.write_text(
-        "HloModule m\n\na {\n  x = f32[] parameter(0)\n  y = f32[] negate(x)\n  ROOT z = f32[] sine(y)\n}\n\nENTRY e {\n"
-        "  p = f32[] parameter(0)\n  s = ((f32[]), f32[], s32[]) async-start(p), calls=a\n"
+        "HloModule m\n\na {\n  x = f32[] parameter(0)\n  y = f32[] negate(x)\n  ROOT z = f32[] sine(y)\n}\n\n"
+        "ENTRY e {\n  p = f32[] parameter(0)\n  s = ((f32[]), f32[], s32[]) async-start(p), calls=a\n"
         "  ROOT d = f32[] async-done(s)\n}\n"
     )
     code, out, _ = hloscope(capsys, "verify", "--json", path)

@@ -1,8 +1,8 @@
 """The HLO compiler core: IR, text, ledger, passes, evaluator, dump readers, and the plain views that the tools show.
 
 In Python: ``from hloscope.core import capture, load``. ``load(PATH)`` opens a dump directory, an archive of one, a
-ledger, or an HLO text file; ``capture(jitted, *args, target="cpu")`` compiles with dumps on and returns the same kind of
-run. Both are imported on first use, so that ``import hloscope.core`` stays cheap.
+ledger, or an HLO text file; ``capture(jitted, *args, target="cpu")`` compiles with dumps on and returns the same kind
+of run. Both are imported on first use, so that ``import hloscope.core`` stays cheap.
 """
 
 from __future__ import annotations

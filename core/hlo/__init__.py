@@ -1,4 +1,4 @@
-"""The module in memory: shapes and layouts as values, instructions and computations as a graph that stays consistent."""
+"""The module in memory: shapes and layouts as values, instructions as a graph that stays consistent."""
 
 from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.hashing import structural_hash

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.passes.rules.base import rule
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class SwapSubtract:
     """Swaps the operands of subtractions: right for none of them."""
 
-    name: ClassVar[str] = "swap-subtract"
-    is_pipeline: ClassVar[bool] = False
+    name = "swap-subtract"
+    is_pipeline = False
     only: int = -1
     """Swap only this one of the subtractions, in post order; -1 swaps all. The others are rewritten to themselves."""
 
@@ -44,8 +44,8 @@ class SwapSubtract:
 class Ungated:
     """Turns maxima into minima without asking the gate."""
 
-    name: ClassVar[str] = "ungated-minimum"
-    is_pipeline: ClassVar[bool] = False
+    name = "ungated-minimum"
+    is_pipeline = False
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         found = [i for i in module.instructions() if i.opcode == "maximum"]
@@ -58,8 +58,8 @@ class Ungated:
 class Crashing:
     """Raises on the second exponential that it sees."""
 
-    name: ClassVar[str] = "crashing"
-    is_pipeline: ClassVar[bool] = False
+    name = "crashing"
+    is_pipeline = False
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         found = [i for i in module.instructions() if i.opcode == "exponential"]

@@ -430,7 +430,7 @@ class OperandAlias:
     operand_index: tuple[int, ...]
 
     def __str__(self) -> str:
-        index, inner = (", ".join(map(str, i)) for i in (self.output_index, self.operand_index))
+        index, inner = (",".join(map(str, i)) for i in (self.output_index, self.operand_index))
         return f"{{{index}}}: ({self.operand}, {{{inner}}})"
 
 

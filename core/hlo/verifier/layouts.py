@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 def layout_fault(shape: Shape) -> str | None:
     """Why a layout is not valid for its shape, None where it is."""
+    if shape.element_type in ("token", "opaque") and shape.dimensions:
+        return f"a {shape.element_type} has no dimensions: {shape.to_text(layout=False)}"
     layout = shape.layout
     if layout is None or not (shape.is_array or shape.element_type == "buffer"):
         return None

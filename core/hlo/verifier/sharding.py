@@ -113,6 +113,8 @@ def _leaf_fault(one: Leaf, shape: Shape, devices: int | None) -> str | None:
         if devices is not None and one.count != devices:
             return f"tile_assignment should have {devices} devices but has {one.count}"
         return None
+    if len(one.devices) != one.count:
+        return f"the tile assignment of {one.text} has {one.count} places and {len(one.devices)} devices"
     seen: set[int] = set()
     for device in one.devices:
         wrong = _device_fault(device, devices)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hloscope.core.errors import HloscopeError, VerifyError
+from hloscope.core.hlo.attributes import ATTRIBUTES
 from hloscope.core.hlo.infer_shape import NEEDS_SHAPE, RULES, InferenceError, ProgramShape, compatible, infer_shape
 from hloscope.core.hlo.opcodes import OPCODES
 from hloscope.core.hlo.shape import Shape
@@ -159,3 +160,19 @@ def test_no_operands_and_no_attributes_never_raise_anything_else() -> None:
                     infer_shape(opcode, operands, {"dimensions": (0,)}, given=given)
                 except HloscopeError:
                     pass
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("output_to_operand_aliasing", "{{0}: (0, {}), {1,2}: (3, {4,5})}"),
+        ("operand_layout_constraints", "{f32[2,3]{1,0}, s32[]}"),
+        ("outfeed_shape", "(f32[2]{0}, token[])"),
+        ("is_composite", "true"),
+        ("num_carries", "2"),
+        ("async_execution_thread", '"other"'),
+    ],
+)
+def test_typed_attributes_print_back(name: str, text: str) -> None:
+    kind = ATTRIBUTES[name]
+    assert kind.format(kind.parse(text)) == text

@@ -1,50 +1,33 @@
-"""HLO lines as coloured pieces, and the pieces of two lines that differ. Pure functions on text; no Textual here."""
+"""HLO lines as coloured pieces, and the pieces of two lines that differ. Pure functions on text; no Textual here.
+
+The classes of the pieces come from `hloscope.core.text.highlight`, so that every reader colours alike.
+"""
 
 from __future__ import annotations
 
 import re
 from difflib import SequenceMatcher
 
+from hloscope.core.text import highlight
+
 Piece = tuple[str, str]
 """Text and the class of its colour (see `CLASSES`); the empty class is plain text."""
 
-CLASSES = ("name", "define", "opcode", "shape", "layout", "key", "string", "number", "comment", "keyword", "differs")
+CLASSES = (*highlight.CLASSES, "differs")
 
 LONGEST = 4000
 """Characters of a line that are coloured; what is behind stays plain, so that a megabyte constant costs nothing."""
-
-_TOKEN = re.compile(
-    r"(?P<comment>/\*.*?\*/|//.*)"
-    r'|(?P<string>"(?:[^"\\]|\\.)*")'
-    r"|(?P<keyword>\b(?:ROOT|ENTRY|HloModule)\b)"
-    r"|(?P<shape>\b(?:pred|[subf]f?\d+\w*|c64|c128|token|opaque)\[[^\]]*\])(?P<layout>\{[\d,:][^{}]*\})?"
-    r"|(?P<key>[A-Za-z_][\w.\-]*(?==[^=\s]))"
-    r"|(?P<opcode>\b[a-z][a-z0-9\-]*(?=\())"
-    r"|(?P<name>%[\w.\-]+)"
-    r"|(?P<number>\b-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\b)"
-)
-_DEFINITION = re.compile(r"\s*(?:ROOT )?(%?[\w.\-]+)(?= = )")
-
 
 def pieces(line: str) -> list[Piece]:
     """One line of HLO text cut into coloured pieces; joined they give the line back."""
     head, tail = line[:LONGEST], line[LONGEST:]
     out: list[Piece] = []
-    defined = _DEFINITION.match(head)
     at = 0
-    for found in _TOKEN.finditer(head):
-        if found.start() > at:
-            out.append((head[at : found.start()], ""))
-        kind = found.lastgroup or ""
-        if kind in ("shape", "layout"):
-            out.append((found["shape"], "shape"))
-            if found["layout"]:
-                out.append((found["layout"], "layout"))
-        elif kind == "name" and defined is not None and found.start() == defined.start(1):
-            out.append((found[0], "define"))
-        else:
-            out.append((found[0], kind))
-        at = found.end()
+    for start, end, kind in highlight.tokens(head):
+        if start > at:
+            out.append((head[at:start], ""))
+        out.append((head[start:end], kind))
+        at = end
     if at < len(head) or tail:
         out.append((head[at:] + tail, ""))
     return out

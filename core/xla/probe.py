@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hloscope.core.errors import HloscopeError
+from hloscope.core.text import highlight
 from hloscope.core.version import version
 from hloscope.core.xla.child import clean_environment, run_child
 from hloscope.core.xla.targets import TARGETS, install_command, is_available, package_version
@@ -41,6 +42,7 @@ _PACKAGES: tuple[tuple[str, str], ...] = (
     ("ml_dtypes", "small float and integer types"),
     ("textual", "the dashboard"),
     ("pygls", "the language server"),
+    ("tree-sitter", "colours HLO text by its grammar"),
     ("zstandard", "reads .tar.zst archives"),
 )
 
@@ -65,8 +67,16 @@ def probe(*, compile_check: bool = True) -> list[ProbeRow]:
             rows.append(ProbeRow("target", target.name, "ok", target.description))
         else:
             rows.append(ProbeRow("target", target.name, "missing", target.description, install_command(target)))
+    rows.append(_highlighter())
     rows.append(_c_compiler())
     return rows
+
+
+def _highlighter() -> ProbeRow:
+    if highlight.grammar() is None:
+        detail = "regular expressions colour HLO text; its grammar was not built"
+        return ProbeRow("tool", "highlighting", "missing", detail, "pip install --force-reinstall --no-deps .")
+    return ProbeRow("tool", "highlighting", "ok", "tree-sitter")
 
 
 def _xla_engine(compile_check: bool) -> ProbeRow:
@@ -96,5 +106,5 @@ def _c_compiler() -> ProbeRow:
         path = shutil.which(name)
         if path is not None:
             return ProbeRow("tool", "C compiler", "ok", path)
-    purpose = "builds the grammar of the highlighter; without it the reader's own tokens are used"
+    purpose = "builds the grammar of the highlighter; without it regular expressions colour"
     return ProbeRow("tool", "C compiler", "missing", purpose, "apt-get install gcc")

@@ -1,0 +1,164 @@
+"""HLO text as coloured tokens, for the dashboard and the language server.
+
+The tree-sitter grammar in ``core/text/grammar`` with ``core/text/queries/highlights.scm`` decides where its extension
+was built; the regular expressions of `highlight_plain` give the same classes on ordinary lines where it was not, and
+in the parts of a text that the grammar does not understand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Final
+
+from hloscope.core.text.highlight_plain import Token, plain_tokens
+
+if TYPE_CHECKING:
+    from tree_sitter import Language, Node, Query
+
+CLASSES: Final = ("name", "define", "opcode", "shape", "layout", "key", "string", "number", "comment", "keyword")
+"""Classes of tokens: ``define`` is a name where it is defined, ``key`` what stands before ``=``, ``shape`` an element
+type with its dimensions, ``layout`` the braces after it."""
+
+_CLASS_OF_CAPTURE: Final = {
+    "variable": "name",
+    "variable.parameter": "name",
+    "variable.definition": "define",
+    "function": "name",
+    "function.definition": "define",
+    "module": "name",
+    "function.builtin": "opcode",
+    "type": "shape",
+    "attribute": "layout",
+    "property": "key",
+    "string": "string",
+    "number": "number",
+    "boolean": "number",
+    "comment": "comment",
+    "keyword": "keyword",
+}
+_PRECEDENCE: Final = {"define": 1}
+"""Where two captures are of the same node: a definition is also a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """The grammar and its highlight query, both immutable and shared by all threads."""
+
+    language: Language
+    highlights: Query
+
+
+@cache
+def grammar() -> Grammar | None:
+    """The grammar; None where the extension was not built or does not fit the installed tree_sitter."""
+    try:
+        import tree_sitter
+
+        from hloscope.core.text import _hlo_grammar
+
+        language = tree_sitter.Language(_hlo_grammar.language())
+        source = resources.files("hloscope.core.text").joinpath("queries", "highlights.scm").read_text("utf-8")
+        return Grammar(language, tree_sitter.Query(language, source))
+    # ValueError: the installed tree_sitter reads other ABI versions only.
+    except (ImportError, OSError, ValueError):
+        return None
+
+
+def engine() -> str:
+    """What colours: ``tree-sitter`` or ``regular expressions``."""
+    return "regular expressions" if grammar() is None else "tree-sitter"
+
+
+def tokens(text: str, start: int = 0, end: int | None = None) -> list[Token]:
+    """The tokens of ``text[start:end]`` as (start, end, class), in order and without overlap; offsets are characters.
+
+    Only the lines that the range touches are read, so the cost does not grow with the text around it; a token that
+    begins before the range or ends behind it is cut. What has no class (punctuation, enumeration words) is left out.
+    """
+    end = len(text) if end is None else min(end, len(text))
+    start = max(start, 0)
+    if start >= end:
+        return []
+    first = text.rfind("\n", 0, start) + 1
+    last = text.find("\n", end)
+    last = len(text) if last < 0 else last
+    known = grammar()
+    found = plain_tokens(text, first, last) if known is None else _tree_tokens(known, text[first:last], first)
+    if first == start and last == end:
+        return found
+    return [(max(a, start), min(b, end), kind) for a, b, kind in found if a < end and b > start]
+
+
+def _tree_tokens(known: Grammar, text: str, base: int) -> list[Token]:
+    from tree_sitter import Parser, QueryCursor
+
+    data = text.encode("utf-8", "surrogatepass")
+    root = Parser(known.language).parse(data).root_node
+    spans: list[tuple[int, int, str]] = []
+    for capture, nodes in QueryCursor(known.highlights).captures(root).items():
+        kind = _CLASS_OF_CAPTURE.get(capture)
+        if kind is not None:
+            spans.extend((node.start_byte, node.end_byte, kind) for node in nodes)
+    # An outer token comes before those inside it, which it then hides.
+    spans.sort(key=lambda span: (span[0], -span[1], -_PRECEDENCE.get(span[2], 0)))
+    errors = _errors(root) if root.has_error else []
+    # One past the last character, so that what is behind the last error needs no special case.
+    to_character = _Characters(text, data)
+    out: list[Token] = []
+    at = 0
+    errors.append((len(data), len(data)))
+    position = 0
+    for broken, fixed in errors:
+        while position < len(spans) and spans[position][0] < broken:
+            a, b, kind = spans[position]
+            position += 1
+            if at <= a < b <= broken:
+                _append(out, base + to_character(a), base + to_character(b), kind)
+                at = b
+        if broken < fixed and at <= broken:
+            a, b = to_character(broken), to_character(fixed)
+            out.extend((base + x, base + y, kind) for x, y, kind in plain_tokens(text, a, b))
+            at = fixed
+        while position < len(spans) and spans[position][0] < at:
+            position += 1
+    return out
+
+
+def _append(out: list[Token], start: int, end: int, kind: str) -> None:
+    """Adds a token; an element type and its dimensions become one."""
+    if kind == "shape" and out and out[-1][2] == "shape" and out[-1][1] == start:
+        out[-1] = (out[-1][0], end, kind)
+    else:
+        out.append((start, end, kind))
+
+
+def _errors(root: Node) -> list[tuple[int, int]]:
+    """Byte ranges of the outermost nodes that the grammar could not read, in order."""
+    out: list[tuple[int, int]] = []
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if node.is_error:
+            out.append((node.start_byte, node.end_byte))
+        elif node.has_error:
+            waiting.extend(reversed(node.children))
+    return out
+
+
+class _Characters:
+    """Character offsets of growing byte offsets."""
+
+    def __init__(self, text: str, data: bytes) -> None:
+        self._data = b"" if text.isascii() else data
+        self._byte = self._character = 0
+
+    def __call__(self, byte: int) -> int:
+        if not self._data:
+            return byte
+        if byte < self._byte:
+            self._byte = self._character = 0
+        self._character += len(self._data[self._byte : byte].decode("utf-8", "surrogatepass"))
+        self._byte = byte
+        return self._character

@@ -1,0 +1,10 @@
+(computation_body) @fold
+(inline_computation) @fold
+(stack_table) @fold
+(literal_array) @fold
+(recovery_table) @fold
+(group) @fold
+(backend_config) @fold
+(metadata) @fold
+(frontend_attributes) @fold
+(comment) @fold

@@ -1,0 +1,1 @@
+(computation "ENTRY"? @context name: (computation_name) @name) @item

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hloscope.core.views.stages import StageRow
 
 _NAME_WIDTH = 46
+_TIMED_WIDTH = 36
 
 
 class StageTable(DataTable[Text]):
@@ -69,7 +70,7 @@ class StageTable(DataTable[Text]):
             if wanted and wanted not in f"{row.pipeline}/{row.pass_name}".casefold():
                 continue
             self.stages.append(index)
-            cells = _cells(index, row, known)
+            cells = _cells(index, row, known, _TIMED_WIDTH if timed else _NAME_WIDTH)
             self.add_row(*(cells if timed else cells[:-1]), key=str(index))
         if keep is not None and self.stages:
             at = max((i for i, stage in enumerate(self.stages) if stage <= keep), default=0)
@@ -81,7 +82,7 @@ class StageTable(DataTable[Text]):
         return self.stages[self.cursor_row] if 0 <= self.cursor_row < len(self.stages) else None
 
 
-def _cells(index: int, row: StageRow, known: PassRow | None) -> tuple[Text, ...]:
+def _cells(index: int, row: StageRow, known: PassRow | None, width: int) -> tuple[Text, ...]:
     changed = known.changed if known is not None else row.changed
     style = "dim" if changed is False else "bold" if changed else ""
     name = Text()
@@ -90,8 +91,8 @@ def _cells(index: int, row: StageRow, known: PassRow | None) -> tuple[Text, ...]
     name.append(row.pass_name, style)
     if known is not None and known.unannounced is not None:
         name.append(" ⚠", "yellow")
-    if len(name) > _NAME_WIDTH:
-        name = Text("…", "dim") + name[len(name) - _NAME_WIDTH + 1 :]
+    if len(name) > width:
+        name = Text("…", "dim") + name[len(name) - width + 1 :]
     delta = known.instructions_after - known.instructions_before if known is not None else 0
     if known is None:
         shown = Text("…", "dim", justify="right")

@@ -219,6 +219,12 @@ def rules_for(module: HloModule, factor: float = 1.0) -> Rules:
     return Rules(terms, narrowest.name, slack, factor)
 
 
+def join_rules(a: Rules, b: Rules) -> Rules:
+    """The rules for results of two programs that compute the same thing: the laxer of each."""
+    narrowest = max(a.narrowest, b.narrowest, key=lambda name: _epsilon(lookup(name)))
+    return Rules(max(a.terms, b.terms), narrowest, max(a.integer_slack, b.integer_slack), max(a.factor, b.factor))
+
+
 def _terms(node: HloInstruction) -> int:
     """Terms that one element of the result is summed from."""
     if node.opcode == "dot":

@@ -6,13 +6,13 @@ LAPACK targets: ``jaxlib/cpu/lapack_kernels.cc``; arrays arrive in logical order
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hloscope.core.runtime.evaluator import linear_algebra, sorting
+from hloscope.core.runtime.evaluator import collectives, linear_algebra, sharding, sorting
 from hloscope.core.runtime.evaluator.random_bits import generator
 from hloscope.core.runtime.evaluator.values import (
     TOKEN,
@@ -22,6 +22,7 @@ from hloscope.core.runtime.evaluator.values import (
     Machine,
     Prepare,
     Value,
+    zeros,
 )
 
 if TYPE_CHECKING:
@@ -112,8 +113,107 @@ def _trsm(instruction: HloInstruction, machine: Machine) -> Kernel:
     )
 
 
+# ---------------------------------------------------------------- regions that each device runs for itself
+def _frontend(instruction: HloInstruction, key: str) -> str:
+    attributes = cast("Mapping[str, str]", instruction.attr("frontend_attributes") or {})
+    return attributes.get(key, "")
+
+
+def _spread(instruction: HloInstruction, key: str) -> list[sharding.Sharding]:
+    """The shardings of Shardy's pair of calls, one for each operand or result."""
+    module = instruction.module
+    manual = sharding.manual_axes(_frontend(instruction, "xla.sdy.manual_axes"))
+    found = sharding.parse_per_value(_frontend(instruction, key), module, manual)
+    if len(found) != instruction.operand_count:
+        raise InstructionUnsupported(instruction, f"with {len(found)} shardings for {instruction.operand_count} values")
+    return found
+
+
+def _hlo_sharding(instruction: HloInstruction) -> sharding.Sharding:
+    text = instruction.raw_attrs.get("sharding")
+    found = sharding.parse_sharding(text) if text else None
+    if found is None:
+        raise InstructionUnsupported(instruction, "without a sharding of the whole array")
+    return found
+
+
+def _to_local(instruction: HloInstruction, machine: Machine, spread: Sequence[sharding.Sharding]) -> Kernel:
+    mesh = collectives.mesh_of(instruction, machine)
+
+    def kernel(*operands: Array) -> Value:
+        out = tuple(s.cut(x, mesh.device) for s, x in zip(spread, operands, strict=True))
+        return out if instruction.shape.is_tuple else out[0]
+
+    return kernel
+
+
+def _to_global(instruction: HloInstruction, machine: Machine, spread: Sequence[sharding.Sharding]) -> Kernel:
+    mesh = collectives.mesh_of(instruction, machine)
+    everybody = tuple(range(mesh.replicas * mesh.partitions))
+    shapes = [leaf.dimensions for _, leaf in instruction.shape.leaves()]
+
+    def kernel(*operands: Array) -> Value:
+        parts = cast("list[tuple[Array, ...]]", mesh.exchange(instruction, everybody, tuple(operands)))
+        out: list[Array] = []
+        for number, (one, shape) in enumerate(zip(spread, shapes, strict=True)):
+            blocks = [part[number] for part in parts]
+            # Where all devices hold everything, each keeps its own copy.
+            out.append(operands[number] if one.replicated else one.join(blocks, shape)[0])
+        return tuple(out) if instruction.shape.is_tuple else out[0]
+
+    return kernel
+
+
+def _global_to_local(instruction: HloInstruction, machine: Machine) -> Kernel:
+    return _to_local(instruction, machine, _spread(instruction, "xla.sdy.in_shardings"))
+
+
+def _local_to_global(instruction: HloInstruction, machine: Machine) -> Kernel:
+    return _to_global(instruction, machine, _spread(instruction, "xla.sdy.out_shardings"))
+
+
+def _full_to_shard(instruction: HloInstruction, machine: Machine) -> Kernel:
+    return _to_local(instruction, machine, [_hlo_sharding(instruction.operand(0))])
+
+
+def _shard_to_full(instruction: HloInstruction, machine: Machine) -> Kernel:
+    return _to_global(instruction, machine, [_hlo_sharding(instruction)])
+
+
+def _undefined(instruction: HloInstruction, machine: Machine) -> Kernel:
+    """A fresh buffer; its contents are undefined, here zeros."""
+    value = zeros(instruction.shape)
+    return lambda: value
+
+
+def _concatenation(instruction: HloInstruction, machine: Machine) -> Kernel:
+    """Operands one after the other along the one dimension in which they fall short of the result."""
+    target = instruction.shape.dimensions
+    part = instruction.operand(0).shape.dimensions
+    short = [d for d, (a, b) in enumerate(zip(part, target, strict=True)) if a != b] or [0]
+    if len(short) != 1:
+        raise InstructionUnsupported(instruction, f"of {list(part)} to {list(target)}")
+    return lambda *parts: np.concatenate(parts, axis=short[0])
+
+
+MANUAL = frozenset(
+    {"xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape", "SPMDFullToShardShape", "SPMDShardToFullShape"}
+)
+"""Targets at the borders of regions that each device runs for itself."""
+
+
 def _table() -> dict[str, Prepare]:
     out: dict[str, Prepare] = {
+        "AllocateBuffer": _undefined,
+        "ConcatBitcast": _concatenation,
+        "SPMDFullToShardShape": _full_to_shard,
+        "SPMDShardToFullShape": _shard_to_full,
+        "xla.sdy.GlobalToLocalShape": _global_to_local,
+        "xla.sdy.LocalToGlobalShape": _local_to_global,
+        "xla.sdy.FuncResultSharding": _identity,
+        "LayoutConstraint": _identity,
+        "Pin": _identity,
+        "Unpin": _identity,
         "AssumeGatherIndicesInBound": _identity,
         "Sharding": _identity,
         "TopK": _top_k,

@@ -214,14 +214,6 @@ def _set_dimension_size(instruction: HloInstruction, machine: Machine) -> Kernel
     return kernel
 
 
-def _device_number(instruction: HloInstruction, machine: Machine) -> Kernel:
-    module = instruction.module if instruction.in_computation else None
-    devices = 1 if module is None else module.num_partitions * module.replica_count
-    if devices > 1:
-        raise InstructionUnsupported(instruction, f"of a program for {devices} devices")
-    return lambda: np.zeros((), np.uint32)
-
-
 TABLE: Mapping[str, Prepare] = MappingProxyType(
     {
         "add-dependency": _identity,
@@ -239,8 +231,6 @@ TABLE: Mapping[str, Prepare] = MappingProxyType(
         "opt-barrier": _identity,
         "optimization-barrier": _identity,
         "pad": _pad,
-        "partition-id": _device_number,
-        "replica-id": _device_number,
         "reshape": _reshape,
         "reverse": _reverse,
         "set-dimension-size": _set_dimension_size,

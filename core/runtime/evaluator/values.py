@@ -42,6 +42,52 @@ Observer: TypeAlias = "Callable[[HloInstruction, Value], None]"
 ElidedSource: TypeAlias = "Callable[[HloInstruction], Array]"
 
 
+class Mesh(Protocol):
+    """The devices that run one program together, as an instruction of it sees them."""
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of the program."""
+        ...
+
+    @property
+    def partitions(self) -> int:
+        """Partitions of each replica."""
+        ...
+
+    @property
+    def device(self) -> int:
+        """The device on which the caller runs, ``replica * partitions + partition``."""
+        ...
+
+    def exchange(self, instruction: HloInstruction, members: tuple[int, ...], value: Value) -> list[Value]:
+        """Give a value to the members of a group and get theirs, in the order of `members`; waits for all of them.
+
+        Raises EvaluationError where the devices wait for each other in a circle.
+        """
+        ...
+
+    def post(self, key: tuple[object, ...], target: int, value: Value) -> None:
+        """Leave a message for a device."""
+        ...
+
+    def fetch(self, instruction: HloInstruction, key: tuple[object, ...]) -> Value:
+        """Take the oldest message that was left for the caller's device under a key; waits for it."""
+        ...
+
+
+class Host(Protocol):
+    """What stands at the other end of infeed, outfeed and host transfers."""
+
+    def infeed(self, shape: Shape, config: str, device: int) -> Value:
+        """The next value for a device. Raises EvaluationError where there is none."""
+        ...
+
+    def outfeed(self, shape: Shape, value: Value, config: str, device: int) -> None:
+        """Takes a value from a device."""
+        ...
+
+
 @dataclass(frozen=True)
 class EvaluationOptions:
     """How to evaluate."""
@@ -61,6 +107,10 @@ class EvaluationOptions:
     """Custom-call targets whose results are drawn at random instead of computed."""
     custom_calls: Mapping[str, Prepare] = field(default_factory=lambda: MappingProxyType({}))
     """Further custom-call targets, looked up before the built-in ones."""
+    mesh: Mesh | None = None
+    """The devices that run the program; None for a program that one device runs alone."""
+    host: Host | None = None
+    """Answers infeed and takes outfeed; None refuses both."""
     observer: Observer | None = None
     """Called with every instruction that runs and its value, in order; inside loops once per iteration."""
 

@@ -1,0 +1,133 @@
+"""Constants whose values the text leaves out (``{...}``): one value for one constant in every stage.
+
+A large constant appears when a pass folds a computation. Where it stands, the stage before has what was folded, so its
+value is that expression's. Failing that, a constant of the same name or the only one of the same shape in the stage
+before is the same one. Failing that, it is drawn from the seed, and said so.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hloscope.core.errors import HloscopeError
+from hloscope.core.runtime.evaluator import EvaluationOptions, evaluate_instruction
+from hloscope.core.runtime.inputs import random_array
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hloscope.core.hlo.instruction import HloInstruction
+    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.runtime.evaluator import Array, Value
+
+_DEEPEST = 2000
+"""Instructions of one folded expression."""
+_IMPURE = frozenset(
+    {"parameter", "rng", "rng-get-and-update-state", "custom-call", "infeed", "recv", "partition-id", "replica-id"}
+)
+
+
+@dataclass(slots=True)
+class ElidedConstants:
+    """Values of a stage's elided constants by name, and how they were found."""
+
+    values: dict[str, Array] = field(default_factory=dict)
+    drawn: list[str] = field(default_factory=list)
+    """Names whose values are random."""
+    folded: list[str] = field(default_factory=list)
+    """Names whose values were computed from the stage before."""
+
+
+def elided_constants(module: HloModule) -> list[HloInstruction]:
+    """The constants of a module, arrays, whose values the text leaves out."""
+    return [n for n in module.instructions() if n.opcode == "constant" and n.shape.is_array and n.literal.is_elided]
+
+
+def resolve(
+    module: HloModule, before: HloModule | None, known: Mapping[str, Array], seed: int
+) -> ElidedConstants:
+    """Values for the elided constants of a stage; `before` is the stage before and `known` its own values."""
+    out = ElidedConstants()
+    index = {} if before is None else {node.name: node for node in before.instructions()}
+    turns: dict[str, int] = {}
+    for node in elided_constants(module):
+        text = node.shape.to_text(layout=False)
+        turn = turns[text] = turns.get(text, -1) + 1
+        value = None if before is None else _from_before(node, index, known)
+        if value is not None:
+            out.folded.append(node.name)
+        else:
+            value = _alike(node, index, known)
+        if value is None:
+            source = np.random.default_rng([seed, zlib.crc32(text.encode()), turn])
+            value = random_array(node.shape, source)
+            out.drawn.append(node.name)
+        out.values[node.name] = value
+    return out
+
+
+def _fits(node: HloInstruction, value: object) -> bool:
+    shape = node.shape
+    return isinstance(value, np.ndarray) and value.shape == shape.dimensions and value.dtype == shape.type.dtype
+
+
+def _alike(node: HloInstruction, index: Mapping[str, HloInstruction], known: Mapping[str, Array]) -> Array | None:
+    same = known.get(node.name)
+    if same is not None and _fits(node, same):
+        return same
+    fitting = [value for name, value in known.items() if name in index and _fits(node, value)]
+    distinct = {value.tobytes(): value for value in fitting}
+    return next(iter(distinct.values())) if len(distinct) == 1 else None
+
+
+def _from_before(
+    node: HloInstruction, index: Mapping[str, HloInstruction], known: Mapping[str, Array]
+) -> Array | None:
+    """What stood at the constant's place: under its own name, or as the same operand of the same user."""
+    candidates: list[HloInstruction] = []
+    for user in node.users:
+        earlier = index.get(user.name)
+        if earlier is None or earlier.opcode != user.opcode or earlier.operand_count != user.operand_count:
+            continue
+        candidates += [earlier.operand(i) for i, operand in enumerate(user.operands) if operand is node]
+    if node.name in index:
+        candidates.append(index[node.name])
+    for candidate in candidates:
+        if candidate.shape.is_array and candidate.shape.dimensions == node.shape.dimensions:
+            value = _fold(candidate, known)
+            if value is not None and _fits(node, value):
+                return value
+    return None
+
+
+def _fold(root: HloInstruction, known: Mapping[str, Array]) -> Array | None:
+    """The value of an expression without inputs; None where it has some, is large, or cannot be evaluated."""
+    order: list[HloInstruction] = []
+    seen: set[HloInstruction] = set()
+    stack = [(root, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            if node.opcode in _IMPURE or len(seen) > _DEEPEST:
+                return None
+            stack.append((node, True))
+            stack.extend((operand, False) for operand in node.operands)
+    values: dict[HloInstruction, Value] = {}
+    options = EvaluationOptions(elided=lambda node: known[node.name])
+    for node in order:
+        try:
+            if node.opcode == "constant" and node.shape.is_array:
+                values[node] = known[node.name] if node.literal.is_elided else node.literal.array()
+            else:
+                values[node] = evaluate_instruction(node, [values[o] for o in node.operands], options=options)
+        except (HloscopeError, KeyError):
+            return None
+    found = values[root]
+    return found if isinstance(found, np.ndarray) else None

@@ -18,6 +18,7 @@ CLASSES = (*highlight.CLASSES, "differs")
 LONGEST = 4000
 """Characters of a line that are coloured; what is behind stays plain, so that a megabyte constant costs nothing."""
 
+
 def pieces(line: str) -> list[Piece]:
     """One line of HLO text cut into coloured pieces; joined they give the line back."""
     head, tail = line[:LONGEST], line[LONGEST:]

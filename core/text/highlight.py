@@ -38,8 +38,8 @@ _CLASS_OF_CAPTURE: Final = {
     "comment": "comment",
     "keyword": "keyword",
 }
-_PRECEDENCE: Final = {"define": 1}
-"""Where two captures are of the same node: a definition is also a name."""
+_BROKEN: Final = "broken"
+"""Stands for what the grammar did not understand, until the regular expressions have read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,13 @@ def grammar() -> Grammar | None:
 
         language = tree_sitter.Language(_hlo_grammar.language())
         source = resources.files("hloscope.core.text").joinpath("queries", "highlights.scm").read_text("utf-8")
-        return Grammar(language, tree_sitter.Query(language, source))
+        highlights = tree_sitter.Query(language, source)
+        for capture in range(highlights.capture_count):
+            name = highlights.capture_name(capture)
+            if name not in _CLASS_OF_CAPTURE:
+                # Brackets and commas are a third of all nodes.
+                highlights.disable_capture(name)
+        return Grammar(language, highlights)
     # ValueError: the installed tree_sitter reads other ABI versions only.
     except (ImportError, OSError, ValueError):
         return None
@@ -96,46 +102,39 @@ def _tree_tokens(known: Grammar, text: str, base: int) -> list[Token]:
 
     data = text.encode("utf-8", "surrogatepass")
     root = Parser(known.language).parse(data).root_node
-    spans: list[tuple[int, int, str]] = []
+    # Sorts an outer token before those inside it, which it then hides; a broken part before everything in it; and of
+    # two captures of one node the definition, which is also a name, first.
+    spans: list[tuple[int, int, int, str]] = []
     for capture, nodes in QueryCursor(known.highlights).captures(root).items():
         kind = _CLASS_OF_CAPTURE.get(capture)
         if kind is not None:
-            spans.extend((node.start_byte, node.end_byte, kind) for node in nodes)
-    # An outer token comes before those inside it, which it then hides.
-    spans.sort(key=lambda span: (span[0], -span[1], -_PRECEDENCE.get(span[2], 0)))
-    errors = _errors(root) if root.has_error else []
-    # One past the last character, so that what is behind the last error needs no special case.
-    to_character = _Characters(text, data)
+            rank = 1 if kind == "define" else 2
+            spans.extend((node.start_byte, -node.end_byte, rank, kind) for node in nodes)
+    if root.has_error:
+        spans.extend((start, -end, 0, _BROKEN) for start, end in _errors(root))
+    spans.sort()
+    to_character = None if text.isascii() else _Characters(data)
     out: list[Token] = []
-    at = 0
-    errors.append((len(data), len(data)))
-    position = 0
-    for broken, fixed in errors:
-        while position < len(spans) and spans[position][0] < broken:
-            a, b, kind = spans[position]
-            position += 1
-            if at <= a < b <= broken:
-                _append(out, base + to_character(a), base + to_character(b), kind)
-                at = b
-        if broken < fixed and at <= broken:
-            a, b = to_character(broken), to_character(fixed)
-            out.extend((base + x, base + y, kind) for x, y, kind in plain_tokens(text, a, b))
-            at = fixed
-        while position < len(spans) and spans[position][0] < at:
-            position += 1
+    reached = 0
+    for start, minus_end, _, kind in spans:
+        end = -minus_end
+        if start < reached or start == end:
+            continue
+        reached = end
+        if to_character is not None:
+            start, end = to_character(start), to_character(end)
+        if kind == _BROKEN:
+            out.extend((base + a, base + b, inner) for a, b, inner in plain_tokens(text, start, end))
+        elif kind == "shape" and out and out[-1][1] == base + start and out[-1][2] == "shape":
+            # An element type and its dimensions are one token.
+            out[-1] = (out[-1][0], base + end, kind)
+        else:
+            out.append((base + start, base + end, kind))
     return out
 
 
-def _append(out: list[Token], start: int, end: int, kind: str) -> None:
-    """Adds a token; an element type and its dimensions become one."""
-    if kind == "shape" and out and out[-1][2] == "shape" and out[-1][1] == start:
-        out[-1] = (out[-1][0], end, kind)
-    else:
-        out.append((start, end, kind))
-
-
 def _errors(root: Node) -> list[tuple[int, int]]:
-    """Byte ranges of the outermost nodes that the grammar could not read, in order."""
+    """Byte ranges of the outermost nodes that the grammar could not read."""
     out: list[tuple[int, int]] = []
     waiting = [root]
     while waiting:
@@ -143,22 +142,18 @@ def _errors(root: Node) -> list[tuple[int, int]]:
         if node.is_error:
             out.append((node.start_byte, node.end_byte))
         elif node.has_error:
-            waiting.extend(reversed(node.children))
+            waiting.extend(node.children)
     return out
 
 
 class _Characters:
     """Character offsets of growing byte offsets."""
 
-    def __init__(self, text: str, data: bytes) -> None:
-        self._data = b"" if text.isascii() else data
+    def __init__(self, data: bytes) -> None:
+        self._data = data
         self._byte = self._character = 0
 
     def __call__(self, byte: int) -> int:
-        if not self._data:
-            return byte
-        if byte < self._byte:
-            self._byte = self._character = 0
         self._character += len(self._data[self._byte : byte].decode("utf-8", "surrogatepass"))
         self._byte = byte
         return self._character

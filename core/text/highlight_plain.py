@@ -28,9 +28,7 @@ _TOKEN = re.compile(
     r"|(?P<open>[({\[])|(?P<close>[)}\]])",
     re.M | re.S,
 )
-_DEFINITION = re.compile(
-    rf"[ \t]*(?:ROOT[ \t]+)?(?:(%{_WORD})[ \t]*=[ \t]*|({_WORD})[ \t]+=[ \t]+)(?:\(|{_WORD}[\[(])"
-)
+_DEFINITION = re.compile(rf"[ \t]*(?:ROOT[ \t]+)?(?:(%{_WORD})[ \t]*=[ \t]*|({_WORD})[ \t]+=[ \t]+)(?:\(|{_WORD}[\[(])")
 _HEADER = re.compile(rf"[ \t]*(?:ENTRY[ \t]+)?(%?{_WORD})[ \t]*(?:\([^\n]*)?\{{[ \t\r]*$", re.M)
 _CONSTANT_WORDS = frozenset({"true", "false", "inf", "nan"})
 _NAMING_KEYS = frozenset({*CALLED, CONTROL})

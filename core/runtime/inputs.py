@@ -51,6 +51,27 @@ def random_inputs(shapes: Sequence[Shape], seed: int = 0) -> list[Value]:
     return out
 
 
+def moderate_inputs(computation: HloComputation, seed: int = 0) -> list[Value]:
+    """Random values for a computation's parameters, floats of two and more dimensions scaled down like weights.
+
+    A matrix product of them stays of the size of its factors: with normal values a chain of layers saturates or
+    overflows, and every difference in rounding becomes a difference in the result.
+    """
+
+    def scaled(shape: Shape, value: Value) -> Value:
+        if isinstance(value, tuple):
+            return tuple(scaled(s, v) for s, v in zip(shape.tuple_shapes, value, strict=True))
+        if not isinstance(value, np.ndarray) or shape.rank < 2 or shape.type.kind not in ("float", "complex"):
+            return value
+        if shape.element_type == "f8e8m0fnu":
+            return value
+        wide = value.astype(np.complex128 if shape.type.kind == "complex" else np.float64)
+        return (wide / np.sqrt(max(1, min(shape.dimensions[-2:])))).astype(value.dtype)
+
+    parameters = computation.parameters
+    return [scaled(p.shape, v) for p, v in zip(parameters, inputs_for(computation, seed), strict=True)]
+
+
 def inputs_for(computation: HloComputation, seed: int = 0) -> list[Value]:
     """Random values for a computation's parameters."""
     return random_inputs([p.shape for p in computation.parameters], seed)

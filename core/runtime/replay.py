@@ -24,10 +24,10 @@ import numpy as np
 from hloscope.core.errors import EvaluationError, HloscopeError
 from hloscope.core.hlo.hashing import structural_hash
 from hloscope.core.runtime import elided
-from hloscope.core.runtime.compare import Comparison, Rules, compare, join_rules, rules_for
+from hloscope.core.runtime.compare import Comparison, Rules, Sensitivity, compare, join_rules, rules_for
 from hloscope.core.runtime.evaluator import EvaluationOptions, bind, leaves
 from hloscope.core.runtime.evaluator.sharding import Sharding
-from hloscope.core.runtime.inputs import inputs_for
+from hloscope.core.runtime.inputs import moderate_inputs
 from hloscope.core.runtime.stage import (
     Program,
     StageRun,
@@ -124,6 +124,10 @@ class _Reference:
     kernels: dict[str, list[Array]]
     rules: Rules
     key: str
+    text: str
+    """The first stage, for whoever has to find out what rounding errors do to it."""
+    values: Mapping[str, Array]
+    """Its elided constants."""
 
 
 @dataclass(frozen=True)
@@ -216,8 +220,9 @@ class _Work:
         for part in (hashed, _code_digest(), repr(_lasting(self._options)), *map(_array_digest, program.inputs)):
             key.update(part.encode())
         reference = _Reference(
-            program, run.outputs, run.kernels, rules_for(first, self._options.factor), key.hexdigest()
-        )
+            program, run.outputs, run.kernels, rules_for(first, self._options.factor), key.hexdigest(),
+            text, known.values,
+        )  # fmt: skip
         path = self._folder / "reference"
         path.write_bytes(pickle.dumps(reference, protocol=pickle.HIGHEST_PROTOCOL))
         yield (
@@ -339,24 +344,64 @@ def check_stage(task: _Task) -> StageVerdict:
         verdict = StageVerdict(0, NOT_EVALUATED, reason=str(error), how="not-checked", notes=tuple(notes))
     else:
         rules = join_rules(reference.rules, rules_for(module, task.options.factor))
-        verdict = _judge(reference, run, rules, notes)
+        verdict = _judge(reference, run, rules, notes, None)
+        if verdict.status == DIFFERS:
+            # Only then is it worth three more runs to see how firm the result is.
+            verdict = _judge(reference, run, rules, notes, _sensitivities(task, reference))
     verdict = replace(verdict, hash=hashed, seconds=time.perf_counter() - started)
     _write_verdict(file, verdict)
     return verdict
 
 
-def _judge(reference: _Reference, run: StageRun, rules: Rules, notes: list[str]) -> StageVerdict:
+NOISY_RUNS = 3
+"""Runs with rounding errors that show how firm a result is."""
+
+Sensitivities = tuple[list[Sensitivity], dict[str, list[Sensitivity]]]
+
+
+def _sensitivities(task: _Task, reference: _Reference) -> Sensitivities:
+    """How far rounding errors move the first stage's results and what its kernels are given; found once, and kept."""
+    path = Path(task.reference + ".sensitivity")
+    if path.exists():
+        with open(path, "rb") as file:
+            found: Sensitivities = pickle.load(file)
+        return found
+    module = load_module(reference.text)
+    runs: list[StageRun] = []
+    for number in range(NOISY_RUNS):
+        options = replace(_evaluation(task.options, reference.values), noise=number)
+        runs.append(run_stage(module, reference.program, options=options, reference=reference.outputs))
+    outputs = [Sensitivity.of(x, [run.outputs[i] for run in runs]) for i, x in enumerate(reference.outputs)]
+    kernels = {
+        name: [Sensitivity.of(x, [run.kernels[name][i] for run in runs]) for i, x in enumerate(operands)]
+        for name, operands in reference.kernels.items()
+        if all(name in run.kernels for run in runs)
+    }
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_bytes(pickle.dumps((outputs, kernels), protocol=pickle.HIGHEST_PROTOCOL))
+    temporary.replace(path)
+    return outputs, kernels
+
+
+def _judge(
+    reference: _Reference, run: StageRun, rules: Rules, notes: list[str], moved: Sensitivities | None
+) -> StageVerdict:
     found: list[tuple[int | None, str, Comparison]] = []
+    notes = list(notes)
     for number, (expected, actual) in enumerate(zip(reference.outputs, run.outputs, strict=True)):
-        found.append((number, f"result {number}", compare(expected, actual, rules)))
+        firm = None if moved is None else moved[0][number]
+        found.append((number, f"result {number}", compare(expected, actual, rules, firm)))
     for name, operands in reference.kernels.items():
         given = run.kernels.get(name)
         if given is None or [x.shape for x in given] != [x.shape for x in operands]:
             notes.append(f"what {name} is given has another form than in the first stage: not compared")
             continue
         for number, (expected, actual) in enumerate(zip(operands, given, strict=True)):
-            found.append((None, f"operand {number} of {name}", compare(expected, actual, rules)))
-    notes = [*notes, *run.notes]
+            firm = moved[1][name][number] if moved is not None and name in moved[1] else None
+            found.append((None, f"operand {number} of {name}", compare(expected, actual, rules, firm)))
+    notes += run.notes
+    if moved is not None:
+        notes.append("bounds are widened to what rounding errors alone do to the first stage")
     if not found:
         return StageVerdict(0, SAME, 0.0, 0, reason="it has no results", notes=tuple(notes), devices=run.devices)
     worst = max(found, key=lambda item: (not item[2].within, _excess(item[2])))
@@ -389,7 +434,7 @@ def _evaluation(options: ReplayOptions, values: Mapping[str, Array]) -> Evaluati
 
 def _inputs(first: HloModule, given: Sequence[Array] | None, seed: int) -> tuple[Array, ...]:
     parameters = first.entry.parameters
-    values: list[Value] = inputs_for(first.entry, seed)
+    values: list[Value] = moderate_inputs(first.entry, seed)
     if given is not None:
         values = bind([p.name for p in parameters], [p.shape for p in parameters], list(given))
     return tuple(x for value in values for x in leaves(value) if isinstance(x, np.ndarray))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hloscope.core.errors import EvaluationError, UnsupportedError
+from hloscope.core.runtime.evaluator.noise import disturbance
 from hloscope.core.runtime.evaluator.random_bits import generator
 from hloscope.core.runtime.evaluator.table import KERNELS, SHAPELESS
 from hloscope.core.runtime.evaluator.values import (
@@ -69,6 +70,8 @@ class Step:
     """Slots that are not read after this step."""
     dimensions: tuple[int, ...] | None
     """What the text says of the result's dimensions; None for tuples and tokens."""
+    disturb: Kernel | None = None
+    """Moves the result by a rounding error, where the run asks for that."""
 
 
 @dataclass(slots=True)
@@ -103,6 +106,8 @@ class Evaluator:
         self._plans: dict[HloComputation, tuple[int, Plan]] = {}
         self._steps = 0
         self._planning: set[HloComputation] = set()
+        noise = self._options.noise
+        self._noise = None if noise is None else np.random.default_rng(noise)
 
     @property
     def options(self) -> EvaluationOptions:
@@ -160,6 +165,7 @@ class Evaluator:
                 slot,
                 tuple(dead.get(node, ())),
                 node.shape.dimensions if node.shape.is_array else None,
+                None if self._noise is None else disturbance(node.opcode, node.shape, self._noise),
             )
             steps.append(step)
             own = 0 if node.opcode in _VIEWS else _bytes(node.shape)
@@ -225,6 +231,8 @@ class Evaluator:
                 if value.shape != step.dimensions:
                     said = step.instruction.shape.to_text(layout=False)
                     raise InstructionFailed(step.instruction, f"computes {describe(value)}, its shape says {said}")
+            if step.disturb is not None:
+                value = step.disturb(value)
             values[step.slot] = value
             if observer is not None:
                 observer(step.instruction, value)
@@ -247,7 +255,7 @@ class Evaluator:
         plan = self.plan(computation)
         # Scalars in the text; any common shape here.
         free = Plan(
-            [Step(s.instruction, s.kernel, s.operands, s.slot, s.dead, None) for s in plan.steps],
+            [Step(s.instruction, s.kernel, s.operands, s.slot, s.dead, None, s.disturb) for s in plan.steps],
             plan.template,
             plan.parameters,
             plan.root,

@@ -111,6 +111,9 @@ class EvaluationOptions:
     """The devices that run the program; None for a program that one device runs alone."""
     host: Host | None = None
     """Answers infeed and takes outfeed; None refuses both."""
+    noise: int | None = None
+    """Seed of a random error of one rounding that every arithmetic result gets, to see what rounding alone can do to
+    the outcome; None computes as exactly as the types allow."""
     observer: Observer | None = None
     """Called with every instruction that runs and its value, in order; inside loops once per iteration."""
 

@@ -12,7 +12,7 @@ from hloscope.core.errors import InternalError
 from hloscope.core.hlo.instruction import HloInstruction, metadata_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from hloscope.core.hlo.module import HloModule
 
@@ -21,7 +21,7 @@ class HloComputation:
     """A computation of a module. Instructions keep the order in which they were added (or read)."""
 
     __slots__ = (
-        "_callers", "_instructions", "_module", "_name", "_order", "_parameters", "_root", "execution_thread",
+        "_callers", "_instructions", "_module", "_name", "_order", "_parameters", "_root", "execution_thread", "synthetic",
         "version",
     )  # fmt: skip
 
@@ -35,6 +35,8 @@ class HloComputation:
         self._order: tuple[int, list[HloInstruction]] | None = None  # version and post order
         self.execution_thread: str = ""
         """Name of the thread that runs it; empty for the main one."""
+        self.synthetic = False
+        """Made by the reader for an asynchronous instruction in the sugared form; not in the text."""
         self.version = 0
         """Grows with every change, so that readers can keep what they worked out."""
 
@@ -122,6 +124,13 @@ class HloComputation:
         self.version += 1
         return instruction
 
+    def load(self, instructions: Iterable[HloInstruction]) -> None:
+        """Take over all nodes of an empty computation that has just been read; they name it as their parent already."""
+        self._instructions = dict.fromkeys(instructions)
+        parameters = [node for node in self._instructions if node.opcode == "parameter"]
+        self._parameters = sorted(parameters, key=lambda node: node.parameter_number)
+        self.version += 1
+
     def _place_parameter(self, instruction: HloInstruction) -> None:
         number = instruction.parameter_number
         at = len(self._parameters)
@@ -134,9 +143,9 @@ class HloComputation:
         if instruction not in self._instructions:
             raise InternalError(f"{instruction!r} is not in computation {self._name}")
         if self._root is not None:
-            self._root.line_cache = None
+            self._root.line_cache = self._root.source_line = None
         self._root = instruction
-        instruction.line_cache = None
+        instruction.line_cache = instruction.source_line = None
         self.version += 1
 
     def remove(self, instruction: HloInstruction) -> None:
@@ -314,11 +323,13 @@ class HloComputation:
         for node, copy in made.items():
             for before in node.control_predecessors:
                 made[before].add_control_dependency(copy)
-            copy.line_cache = node.line_cache
+            copy.line_cache, copy.source_line = node.line_cache, node.source_line
         if self._root is not None:
             target.set_root(made[self._root])
             made[self._root].line_cache = self._root.line_cache
+            made[self._root].source_line = self._root.source_line
         target.execution_thread = self.execution_thread
+        target.synthetic = self.synthetic
 
     def _in_definition_order(self) -> list[HloInstruction]:
         seen: set[HloInstruction] = set()

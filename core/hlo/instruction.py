@@ -40,6 +40,7 @@ class HloInstruction:
         "_typed",
         "_users",
         "line_cache",
+        "source_line",
         "succ",
     )
 
@@ -72,6 +73,8 @@ class HloInstruction:
         self._literal = literal
         self.line_cache: str | None = None
         """The printed line, kept by the printer and dropped by every change; nobody else's business."""
+        self.source_line: str | None = None
+        """The line as it was read, until something changes it; what snapshots show of an untouched instruction."""
         for operand in operands:
             self._operands.append(operand)
             operand._add_user(self)
@@ -81,6 +84,42 @@ class HloInstruction:
             self.set_attr(key, value)
         if metadata is not None:
             self.set_attr("metadata", metadata)
+
+    @classmethod
+    def loaded(
+        cls,
+        name: str,
+        opcode: str,
+        shape: Shape | None,
+        operands: Sequence[HloInstruction],
+        attrs: dict[str, str | None],
+        payload: str | None,
+        parent: HloComputation,
+    ) -> HloInstruction:
+        """A node as the reader makes it: `attrs` is taken over, not copied, and nothing is checked.
+
+        It names `parent` already, which must `load` it. A shape that is None must be set before anybody looks.
+        """
+        node = cls.__new__(cls)
+        node._name = name
+        node._opcode = opcode
+        node._shape = shape  # type: ignore[assignment]
+        node._operands = list(operands)
+        node._users = {}
+        node._parent = parent
+        node._attrs = attrs
+        node._typed = {}
+        node._called = {}
+        node._control = None
+        node.succ = None
+        node._payload = payload
+        node._literal = None
+        node.line_cache = None
+        node.source_line = None
+        for operand in operands:
+            users = operand._users
+            users[node] = users.get(node, 0) + 1
+        return node
 
     def __repr__(self) -> str:
         return f"<{self._opcode} %{self._name} {self._shape}>"
@@ -293,6 +332,13 @@ class HloInstruction:
             computation.add_caller(self)
         self.touch()
 
+    def drop_called(self, name: str) -> None:
+        """Remove an attribute that names computations."""
+        for old in self._called.pop(name, ()):
+            old.drop_caller(self)
+        self._attrs.pop(name, None)
+        self.touch()
+
     @property
     def calls_as_list(self) -> frozenset[str]:
         """Attribute names whose computations print as a list in braces."""
@@ -393,7 +439,7 @@ class HloInstruction:
 
     def touch(self) -> None:
         """Note a change: cached text is dropped here and the computation's version moves on."""
-        self.line_cache = None
+        self.line_cache = self.source_line = None
         if self._parent is not None:
             self._parent.version += 1
 
@@ -402,10 +448,15 @@ class HloInstruction:
         """Set the parent; called by `HloComputation` alone."""
         self._parent = parent
 
+    def become(self, opcode: str) -> None:
+        """Change the opcode; for the reader, which writes sugared forms out."""
+        self._opcode = opcode
+        self.touch()
+
     def set_name_unchecked(self, name: str) -> None:
         """Set the name without asking the module; for readers and clones that know it is free."""
         self._name = name
-        self.line_cache = None
+        self.line_cache = self.source_line = None
 
     def _add_user(self, user: HloInstruction) -> None:
         self._users[user] = self._users.get(user, 0) + 1

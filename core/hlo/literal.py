@@ -154,14 +154,15 @@ def _format_nan(value: Any, type_name: str) -> str:
 
 
 # ---------------------------------------------------------------- reading
-_COMMENT = re.compile(r"/\*.*?\*/", re.S)
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n\r]*", re.S)
 _TOKEN = re.compile(r"[^\s,{}()]+(?:\(0x[0-9a-fA-F]+\))?|\([^()]*\)")
 _NAN = re.compile(r"(-?)nan(?:\((0x[0-9a-fA-F]+)\))?$")
+_UNSEEN = str.maketrans("", "", " \t\r\n,")
 
 
 def parse_literal(text: str, shape: Shape) -> Literal:
-    """Read the text inside ``constant(…)``. Raises ParseError where it does not fit the shape."""
-    body = _COMMENT.sub(" ", text).strip()
+    """Read the text inside ``constant(…)``. Raises ParseError where XLA's parser would refuse it for the shape."""
+    body = (_COMMENT.sub(" ", text) if "/" in text else text).strip()
     if shape.is_tuple:
         if not (body.startswith("(") and body.endswith(")")):
             raise ParseError(f"expected a tuple literal, got {body[:30]!r}")
@@ -171,7 +172,7 @@ def parse_literal(text: str, shape: Shape) -> Literal:
         return Literal(shape, None, tuple(parse_literal(p, s) for p, s in zip(parts, shape.tuple_shapes, strict=True)))
     if not shape.is_array:
         return Literal(shape)
-    if body.replace(" ", "") == ELIDED:
+    if body.startswith("{") and body.translate(_UNSEEN) == ELIDED and shape.rank:
         return Literal(shape)
     if shape.type.kind == "unknown":
         raise ParseError(f"values of the unknown element type {shape.element_type}")
@@ -180,17 +181,24 @@ def parse_literal(text: str, shape: Shape) -> Literal:
             raise ParseError("a scalar literal has no braces")
         tokens = [body]
     else:
-        _check_nesting(body, shape)
         tokens = _TOKEN.findall(body)
-    count = shape.element_count
-    if len(tokens) != count:
-        raise ParseError(f"the literal has {len(tokens)} elements, {shape.to_text(layout=False)} needs {count}")
+        _check_nesting(body, tokens, shape)
     return Literal(shape, _read_elements(tokens, shape.type).reshape(shape.dimensions))
 
 
-def _check_nesting(body: str, shape: Shape) -> None:
+def _check_nesting(body: str, tokens: list[str], shape: Shape) -> None:
+    """Braces and element counts of every level at once: the text with each element as a letter, and what it must be."""
+    count = shape.element_count
+    if len(tokens) == count:
+        wanted = "{" + "x" * shape.dimensions[-1] + "}"
+        for size in reversed(shape.dimensions[:-1]):
+            wanted = "{" + wanted * size + "}"
+        if _TOKEN.sub("x", body).translate(_UNSEEN) == wanted:
+            return
     if not body.startswith("{") or not body.endswith("}"):
         raise ParseError(f"expected '{{' to open a literal of {shape.to_text(layout=False)}")
+    if "..." in tokens:
+        raise ParseError("'...' stands alone in the outermost braces of a literal")
     deepest = depth = 0
     for ch in body:
         if ch == "{":
@@ -198,52 +206,81 @@ def _check_nesting(body: str, shape: Shape) -> None:
             deepest = max(deepest, depth)
         elif ch == "}":
             depth -= 1
-    if depth or (deepest != shape.rank and shape.element_count):
+    if depth or (deepest != shape.rank and count):
         raise ParseError(f"braces nest {deepest} deep, {shape.to_text(layout=False)} has rank {shape.rank}")
+    if len(tokens) != count:
+        raise ParseError(f"the literal has {len(tokens)} elements, {shape.to_text(layout=False)} needs {count}")
+    raise ParseError(f"the braces do not group the elements as {shape.to_text(layout=False)} does")
+
+
+def _wrapped(token: str) -> int:
+    """An integer as XLA's lexer keeps it: 64 bits, an unsigned one too large for the sign wraps."""
+    number = int(token) if len(token) < 30 else 1 << 64
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ParseError(f"{token[:40]} does not fit in 64 bits")
+    return number if number < 1 << 63 else number - (1 << 64)
+
+
+_INTEGER = re.compile(r"-?[0-9]+$")
 
 
 def _read_elements(tokens: list[str], element: ElementType) -> np.ndarray[Any, np.dtype[Any]]:
     if element.kind == "pred":
         words = {"true": True, "false": False, "1": True, "0": False}
         try:
-            return np.array([words[t] for t in tokens], dtype=bool)
+            return np.array([words[t] if t in words else bool(_integer(t, element)) for t in tokens], dtype=bool)
         except KeyError as bad:
             raise ParseError(f"expected true or false, got {bad.args[0]!r}") from None
     if element.is_integral:
-        try:
-            numbers = [int(t) for t in tokens]
-        except ValueError:
-            bad_token = next(t for t in tokens if not re.fullmatch(r"-?\d+", t))
-            raise ParseError(f"expected an integer of type {element.name}, got {bad_token!r}") from None
-        low = -(1 << (element.bits - 1)) if element.kind == "int" else 0
-        high = (1 << (element.bits - 1)) - 1 if element.kind == "int" else (1 << element.bits) - 1
-        for number in numbers:
-            if not low <= number <= high:
-                raise ParseError(f"{number} is out of range for {element.name} ({low} to {high})")
-        wide = np.array(numbers, dtype=np.uint64 if element.name == "u64" else np.int64)
-        return wide.astype(element.dtype)
+        return _read_integers(tokens, element)
     if element.kind == "complex":
-        pairs = [t[1:-1].split(",") for t in tokens if t.startswith("(") and t.count(",") == 1]
-        if len(pairs) != len(tokens):
-            raise ParseError("a complex element is written (real, imaginary)")
-        half = np.float32 if element.bits == 64 else np.float64
-        parts = np.array([[_read_float(p.strip()) for p in pair] for pair in pairs], dtype=half).reshape(-1, 2)
-        return np.ascontiguousarray(parts).view(element.dtype).reshape(-1)
+        return _read_complex(tokens, element)
     values = np.array([_read_float(t) for t in tokens], dtype=np.float64)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         out = values.astype(element.dtype)
-    for i, token in enumerate(tokens):
+        back = out.astype(np.float64)
+    odd = ~(np.isfinite(values) & np.isfinite(back))
+    for i in np.flatnonzero(odd):
+        token = tokens[i]
         found = _NAN.match(token)
         if found is not None:
             out[i : i + 1] = _nan(found[1], found[2], element)
-        elif np.isinf(values[i]) and "inf" not in token:
-            raise ParseError(f"{token} overflows {element.name}")
-        elif np.isfinite(values[i]) and element.bits >= 16 and not np.isfinite(out[i].astype(np.float64)):
+        elif np.isfinite(values[i]) or "inf" not in token:
             raise ParseError(f"{token} overflows {element.name}")
     return out
 
 
-_FLOAT = re.compile(r"-?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|inf)$")
+def _integer(token: str, element: ElementType) -> int:
+    if not _INTEGER.match(token):
+        raise ParseError(f"expected an integer of type {element.name}, got {token!r}")
+    return _wrapped(token)
+
+
+def _read_integers(tokens: list[str], element: ElementType) -> np.ndarray[Any, np.dtype[Any]]:
+    numbers = [_integer(t, element) for t in tokens]
+    if element.bits < 64:
+        low = -(1 << (element.bits - 1)) if element.kind == "int" else 0
+        high = (1 << (element.bits - 1)) - 1 if element.kind == "int" else (1 << element.bits) - 1
+        if numbers and not (low <= min(numbers) and max(numbers) <= high):
+            number = next(n for n in numbers if not low <= n <= high)
+            raise ParseError(f"{number} is out of range for {element.name} ({low} to {high})")
+    return np.array(numbers, dtype=np.int64).astype(element.dtype)
+
+
+def _read_complex(tokens: list[str], element: ElementType) -> np.ndarray[Any, np.dtype[Any]]:
+    pairs = [t[1:-1].split(",") for t in tokens if t.startswith("(") and t.count(",") == 1]
+    if len(pairs) != len(tokens):
+        raise ParseError("a complex element is written (real, imaginary)")
+    half = np.float32 if element.bits == 64 else np.float64
+    values = np.array([[_read_float(p.strip()) for p in pair] for pair in pairs], dtype=np.float64).reshape(-1, 2)
+    with np.errstate(over="ignore"):
+        parts = values.astype(half)
+    if bool(np.any(np.isfinite(values) & ~np.isfinite(parts))):
+        raise ParseError(f"a value overflows {element.name}")
+    return np.ascontiguousarray(parts).view(element.dtype).reshape(-1)
+
+
+_FLOAT = re.compile(r"-?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|inf)$|-\.\d+(?:[eE][+-]?\d+)?$")
 
 
 def _read_float(token: str) -> float:
@@ -251,17 +288,30 @@ def _read_float(token: str) -> float:
         return float("nan")
     if not _FLOAT.match(token):
         raise ParseError(f"expected a number, got {token!r}")
-    return float(token)
+    value = float(token)
+    if value in (float("inf"), float("-inf")) and "inf" not in token:
+        raise ParseError(f"{token} is out of range for any float")
+    return value
+
+
+_QUIET = 1 << 51
+"""The payload of a NaN without one, in 64 bits."""
 
 
 def _nan(sign: str, payload: str | None, element: ElementType) -> np.ndarray[Any, np.dtype[Any]]:
+    bits = int(payload, 16) if payload else _QUIET
+    if not 0 < bits < 1 << 52:
+        raise ParseError(f"NaN payload {payload} does not fit in 64 bits")
     layout = _NAN_BITS.get(element.name)
     if layout is None:
+        if bits != _QUIET:
+            raise ParseError(f"{element.name} has no NaN payloads")
         value = np.array([float("nan")], dtype=np.float64).astype(element.dtype)
         return np.negative(value) if sign else value
     width, mantissa = layout
-    bits = int(payload, 16) if payload else 1 << (mantissa - 1)
-    if bits >= 1 << mantissa or bits == 0:
+    if bits == _QUIET:
+        bits = 1 << (mantissa - 1)
+    if bits >= 1 << mantissa:
         raise ParseError(f"NaN payload {payload} does not fit {element.name}")
     exponent = (1 << (width - 1 - mantissa)) - 1
     whole = bits | exponent << mantissa | ((1 << (width - 1)) if sign else 0)

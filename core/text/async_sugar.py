@@ -1,0 +1,119 @@
+"""The sugared forms of asynchronous instructions: ``slice-start``, ``call-update``, ``custom-call-done``.
+
+XLA reads ``dot-start(a, b), lhs_contracting_dims={1}`` as an ``async-start`` that calls a computation with nothing but
+parameters and that one ``dot``; the computation is not in the text. It is made here and marked `synthetic`, so that the
+printer leaves it out again. Source: ``openxla/xla:xla/hlo/parser/hlo_parser.cc#CreateAsyncWrappedComputation``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hloscope.core.hlo.attributes import CALLED, unquote
+from hloscope.core.hlo.computation import HloComputation
+from hloscope.core.hlo.instruction import HloInstruction
+from hloscope.core.hlo.opcodes import OPCODES
+from hloscope.core.text.opcode_syntax import NATIVE_ASYNC
+
+if TYPE_CHECKING:
+    from hloscope.core.text.body_reader import BodyReader
+
+_COPIED = ("origin", "metadata", "backend_config", "frontend_attributes", "statistics")
+"""Common attributes that stand on the start and on the wrapped instruction."""
+_OWN = frozenset({"async_execution_thread", "sharding", "control-predecessors", *_COPIED})
+
+
+def async_parts(opcode: str) -> tuple[str, str] | None:
+    """The wrapped opcode and the asynchronous one of a sugared word, None for any other word."""
+    for suffix in ("start", "update", "done"):
+        wrapped = opcode.removesuffix("-" + suffix)
+        if wrapped != opcode:
+            if wrapped in OPCODES and wrapped not in NATIVE_ASYNC and not wrapped.startswith("async-"):
+                return wrapped, f"async-{suffix}"
+            return None
+    return None
+
+
+def async_start_of(node: HloInstruction) -> HloInstruction | None:
+    """The async-start of a chain of updates and a done, None where the chain does not lead to one."""
+    seen = 0
+    while node.opcode in ("async-update", "async-done") and node.operand_count and seen < 10_000:
+        node = node.operand(0)
+        seen += 1
+    return node if node.opcode == "async-start" else None
+
+
+def wrapped_computation(node: HloInstruction) -> HloComputation | None:
+    """The computation that an asynchronous instruction runs, found along its chain; None where there is none."""
+    start = async_start_of(node)
+    group = start.called.get("calls") if start is not None else node.called.get("calls")
+    return group[0] if group else None
+
+
+def expandable(computation: HloComputation) -> bool:
+    """Whether a computation holds nothing but parameters and its root (``CanExpandIntoSingleInstruction``)."""
+    root = computation.root
+    return all(node is root or node.opcode == "parameter" for node in computation)
+
+
+def make_async(
+    body: BodyReader, node: HloInstruction, sugar: tuple[str, str], at: int
+) -> None:
+    """Turn a node with a sugared opcode into the asynchronous instruction that it stands for.
+
+    One that does not fit (no tuple of operands, a chain that leads nowhere) stays as it is, with an objection.
+    """
+    wrapped, opcode = sugar
+    reading = body.reading
+    if opcode != "async-start":
+        producer = node.operand(0) if node.operand_count else None
+        if producer is None or producer.opcode not in ("async-start", "async-update") or node.operand_count != 1:
+            reading.object(f"{node.opcode} takes the asynchronous instruction before it as its one operand", at)
+            return
+        computation = wrapped_computation(producer)
+        if computation is not None and computation.root.opcode != wrapped:
+            reading.object(f"{node.opcode} ends a chain that began with {computation.root.opcode}", at)
+            return
+        for key in list(node.called):
+            node.drop_called(key)
+        node.become(opcode)
+        return
+    shapes = node.shape.tuple_shapes
+    if not node.shape.is_tuple or len(shapes) < 2 or not shapes[0].is_tuple:
+        reading.object(f"the shape of {node.opcode} is not ((operands), result, …)", at)
+        return
+    computation = HloComputation("async_wrapped")
+    computation.synthetic = True
+    parameters = [
+        HloInstruction.loaded(f"async_param.{i}" if i else "async_param", "parameter", shape, (), {}, str(i), computation)
+        for i, shape in enumerate(shapes[0].tuple_shapes)
+    ]
+    inner = {
+        key: text for key, text in node.raw_attrs.items() if key not in _OWN and key not in CALLED and text is not None
+    }
+    for key in inner:
+        del node.raw_attrs[key]
+    for key in _COPIED:
+        text = node.raw_attrs.get(key)
+        if text is not None:
+            inner[key] = text
+    root = HloInstruction.loaded("async_op", wrapped, shapes[1], parameters, inner, None, computation)
+    for key, group in list(node.called.items()):
+        listed = key in CALLED and CALLED[key]
+        root.set_called(key, group if listed else group[0])
+        node.drop_called(key)
+    for key in [key for key in node.raw_attrs if key in CALLED]:  # named further down in the text
+        del node.raw_attrs[key]
+        root.raw_attrs[key] = None
+    computation.load([*parameters, root])
+    computation.set_root(root)
+    computation.execution_thread = unquote(node.raw_attrs.get("async_execution_thread") or '""')
+    if computation.execution_thread == "main":
+        computation.execution_thread = ""
+    node.become(opcode)
+    node.set_called("calls", computation)
+    reading.inline.append(computation)
+    reading.module.add_computation(computation, keep_name=True)
+    for i, (owner, key, value, place) in enumerate(reading.later):
+        if owner is node:
+            reading.later[i] = (root, key, value, place)

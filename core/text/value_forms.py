@@ -1,0 +1,651 @@
+"""What each attribute's value may be, and its one form: for every name a function from text to XLA's text.
+
+`canonical_value` reads a value as XLA's parser does, raises ParseError where that refuses it, and gives the text that
+XLA prints for it. Sources: ``openxla/xla:xla/hlo/parser/hlo_parser.cc#ParseAttributeHelper`` for reading,
+``xla/hlo/ir/hlo_instructions.cc`` (PrintExtraAttributesImpl) for printing.
+"""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from hloscope.core.errors import ParseError
+from hloscope.core.hlo.attributes import parse_dim_labels
+from hloscope.core.hlo.literal import parse_literal
+from hloscope.core.hlo.shape import Shape, scan_shape
+from hloscope.core.text.metadata_form import is_usual, metadata_form
+from hloscope.core.text.scan import match_bracket
+from hloscope.core.text.sharding_forms import replica_groups_form, sharding_form
+from hloscope.core.text.tokens import Cursor, canonical_string, escape, json_end, lexes_as_json, raw_bytes, unescape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Form = "Callable[[Cursor], str]"
+
+
+# ---------------------------------------------------------------- small values
+def _integer(at: Cursor) -> str:
+    return str(at.integer())
+
+
+def _integer32(at: Cursor) -> str:
+    start = at.start
+    number = at.integer()
+    if not -(2**31) <= number < 2**31:
+        raise ParseError(f"{number} does not fit in 32 bits", column=start + 1)
+    return str(number)
+
+
+def _boolean(at: Cursor) -> str:
+    if at.kind != "word" or at.value not in ("true", "false"):
+        at.fail(f"expected true or false, got {at.glance()}")
+    word = at.value
+    at.advance()
+    return word
+
+
+def number(at: Cursor) -> float:
+    """A float, an integer or ``inf``."""
+    if at.kind in ("decimal", "int", "negative_inf") or (at.kind == "word" and at.value == "inf"):
+        word = re.sub(r"\(.*", "", at.value)
+        at.advance()
+        return float(word)
+    at.fail(f"expected a number, got {at.glance()}")
+
+
+def _six_digits(value: float) -> str:
+    text = f"{value:.6g}"
+    return text
+
+
+def _float(at: Cursor) -> str:
+    start = at.start
+    value = number(at)
+    if abs(value) > 3.4028234663852886e38 and value not in (float("inf"), float("-inf")):
+        raise ParseError(f"{value} is out of range for f32", column=start + 1)
+    return _six_digits(value)
+
+
+def _string(at: Cursor) -> str:
+    return f'"{at.string()}"'
+
+
+def _integers(at: Cursor) -> str:
+    return "{" + ",".join(map(str, at.integers())) + "}"
+
+
+def _integer_lists(at: Cursor) -> str:
+    return "{" + ",".join(at.items("{", "}", lambda: _integers(at))) + "}"
+
+
+def _pairs(at: Cursor) -> str:
+    def pair() -> str:
+        values = at.integers()
+        if len(values) != 2:
+            at.fail("expected pairs {source,target}")
+        return f"{{{values[0]},{values[1]}}}"
+
+    return "{" + ",".join(at.items("{", "}", pair)) + "}"
+
+
+def _words(*allowed: str) -> Callable[[Cursor], str]:
+    def read(at: Cursor) -> str:
+        if at.kind != "word" or at.value not in allowed:
+            at.fail(f"expected one of {', '.join(allowed)}, got {at.glance()}")
+        word = at.value
+        at.advance()
+        return word
+
+    return read
+
+
+def _word_list(*allowed: str) -> Callable[[Cursor], str]:
+    one = _words(*allowed)
+
+    def read(at: Cursor) -> str:
+        return "{" + ",".join(at.items("{", "}", lambda: one(at))) + "}"
+
+    return read
+
+
+def _booleans(at: Cursor) -> str:
+    return "{" + ",".join(at.items("{", "}", lambda: _boolean(at))) + "}"
+
+
+def booleans_or_one(at: Cursor) -> str:
+    """``true`` or ``{true,false}``, always printed as a list."""
+    return _booleans(at) if at.kind == "{" else "{" + _boolean(at) + "}"
+
+
+# ---------------------------------------------------------------- shapes and indices
+def shape(at: Cursor) -> Shape:
+    """A shape, with the default layout where it gives none."""
+    try:
+        found, end = scan_shape(at.text, at.start)
+    except ParseError as bad:
+        raise ParseError(bad.message, column=bad.column or at.start + 1) from None
+    _jump(at, end)
+    return found.with_default_layout()
+
+
+def _jump(at: Cursor, pos: int) -> None:
+    at.__init__(at.text, pos)
+
+
+def _shape(at: Cursor) -> str:
+    return str(shape(at))
+
+
+def _shapes(at: Cursor) -> str:
+    return "{" + ", ".join(at.items("{", "}", lambda: _shape(at))) + "}"
+
+
+def shape_index(at: Cursor) -> str:
+    """``{0,1}``: a path into a tuple."""
+    return "{" + ",".join(map(str, at.integers())) + "}"
+
+
+def _aliasing(at: Cursor) -> str:
+    return "{" + ", ".join(_loose(at, lambda: _alias(at))) + "}"
+
+
+def _loose(at: Cursor, item: Callable[[], str]) -> list[str]:
+    # Here XLA lets the last item be followed by a comma.
+    at.expect("{")
+    out: list[str] = []
+    while at.kind != "}":
+        out.append(item())
+        if not at.accept(","):
+            break
+    at.expect("}")
+    return out
+
+
+def _alias(at: Cursor) -> str:
+    out = shape_index(at)
+    at.expect(":")
+    at.expect("(")
+    operand = at.integer("an operand number")
+    at.expect(",")
+    inner = shape_index(at)
+    at.expect(")")
+    return f"{out}: ({operand}, {inner})"
+
+
+def input_output_alias(at: Cursor) -> str:
+    """``{ {0}: (1, {}, may-alias) }`` of a module's header; sorted by output index."""
+
+    found: dict[tuple[int, ...], str] = {}
+
+    def one() -> str:
+        index = at.integers()
+        at.expect(":")
+        at.expect("(")
+        parameter = at.integer("a parameter number")
+        at.expect(",")
+        inner = shape_index(at)
+        kind = "may-alias"
+        if at.accept(","):
+            kind = _words("may-alias", "must-alias")(at)
+        at.expect(")")
+        found.setdefault(tuple(index), f"{{{','.join(map(str, index))}}}: ({parameter}, {inner}, {kind})")
+        return ""
+
+    _loose(at, one)
+    return "{ " + ", ".join(found[key] for key in sorted(found)) + " }" if found else ""
+
+
+def buffer_donor(at: Cursor) -> str:
+    """``{ (0, {}), (1, {0}) }`` of a module's header; sorted."""
+    found: set[tuple[int, tuple[int, ...]]] = set()
+
+    def one() -> str:
+        at.expect("(")
+        parameter = at.integer("a parameter number")
+        at.expect(",")
+        found.add((parameter, tuple(at.integers())))
+        at.expect(")")
+        return ""
+
+    _loose(at, one)
+    parts = [f"({p}, {{{','.join(map(str, i))}}})" for p, i in sorted(found)]
+    return "{ " + ", ".join(parts) + " }" if parts else ""
+
+
+def computation_layout(at: Cursor) -> str:
+    """``{(f32[2]{0})->f32[]}`` of a module's header."""
+    at.expect("{")
+    parameters = at.items("(", ")", lambda: _shape(at))
+    at.expect("arrow", "'->'")
+    result = _shape(at)
+    at.expect("}")
+    listed = "".join((", " if i else "") + (f"/*index={i}*/" if i and i % 5 == 0 else "") + p for i, p in enumerate(parameters))
+    return "{(" + listed + ")->" + result + "}"
+
+
+# ---------------------------------------------------------------- windows, slices, labels
+_WINDOW = ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal")
+_WINDOW_DEFAULT = {"stride": "1", "pad": "0_0", "lhs_dilate": "1", "rhs_dilate": "1", "rhs_reversal": "0"}
+
+
+def _window(at: Cursor) -> str:
+    start = at.start
+    at.expect("{")
+    items: dict[str, list[str]] = {}
+    while at.kind != "}":
+        if at.kind != "key" or at.value not in _WINDOW:
+            at.fail(f"expected one of {', '.join(_WINDOW)}, got {at.glance()}")
+        key = at.value
+        if items.get(key):
+            at.fail(f"{key} is given twice in the window")
+        at.advance()
+        kinds = ("pad",) if key == "pad" else ("int", "dxd")
+        if at.kind not in kinds:
+            at.fail(f"expected {'low_high x …' if key == 'pad' else 'a number or 1x2'}, got {at.glance()}")
+        items[key] = at.value.split("x")
+        if key == "pad" and any(part.count("_") != 1 for part in items[key]):
+            at.fail("expected low_high in the padding of a window")
+        at.advance()
+    at.advance()
+    size = items.get("size", [])
+    parts: list[str] = ["size=" + "x".join(_plain(v) for v in size)] if size else []
+    for key in _WINDOW[1:]:
+        values = items.get(key)
+        if values is None:
+            continue
+        if len(values) != len(size):
+            raise ParseError(f"{key} of the window has {len(values)} entries, size has {len(size)}", column=start + 1)
+        if key == "rhs_reversal":
+            written = ["1" if int(v) == 1 else "0" for v in values]
+        elif key == "pad":
+            written = ["_".join(_plain(n) for n in v.split("_")) for v in values]
+        else:
+            written = [_plain(v) for v in values]
+        if any(v != _WINDOW_DEFAULT[key] for v in written):
+            parts.append(f"{key}=" + "x".join(written))
+    return "{" + " ".join(parts) + "}"
+
+
+def _plain(digits: str) -> str:
+    return str(int(digits))
+
+
+def _padding(at: Cursor) -> str:
+    if at.kind != "pad":
+        at.fail(f"expected a padding such as 0_1x2_3_1, got {at.glance()}")
+    dims = [[int(n) for n in part.split("_")] for part in at.value.split("x")]
+    at.advance()
+    interior = any(len(d) == 3 and d[2] for d in dims)
+    return "x".join(f"{d[0]}_{d[1]}" + (f"_{d[2] if len(d) == 3 else 0}" if interior else "") for d in dims)
+
+
+def _slice(at: Cursor) -> str:
+    rows: list[list[int]] = []
+
+    def row() -> str:
+        start = at.start
+        values = [int(v) for v in _colon_list(at)]
+        if len(values) not in (2, 3):
+            raise ParseError("expected [start:limit] or [start:limit:stride]", column=start + 1)
+        rows.append(values)
+        return ""
+
+    at.items("{", "}", row)
+    strided = any(len(r) == 3 and r[2] != 1 for r in rows)
+    out = [f"[{r[0]}:{r[1]}" + (f":{r[2] if len(r) == 3 else 1}]" if strided else "]") for r in rows]
+    return "{" + ", ".join(out) + "}"
+
+
+def _colon_list(at: Cursor) -> list[int]:
+    at.expect("[", integers=True)
+    out: list[int] = []
+    if at.accept("]"):
+        return out
+    while True:
+        out.append(at.integer())
+        if not at.accept(":", integers=True):
+            break
+    at.expect("]")
+    return out
+
+
+_TWICE = re.compile(r"([^?]).*\1")
+
+
+def _dim_labels(at: Cursor) -> str:
+    if at.kind != "labels":
+        at.fail(f"expected dim labels such as b01f_01io->b01f, got {at.glance()}")
+    text = at.value
+    left, rest = text.split("_")
+    middle, right = rest.split("->")
+    counts: list[int] = []
+    for labels, letters in ((left, "bf"), (middle, "io"), (right, "bf")):
+        spatial = [c for c in labels if c not in letters and c != "?"]
+        counts.append(len(spatial))
+        if _TWICE.search(labels) or any(not c.isdigit() or int(c) >= len(spatial) for c in spatial):
+            at.fail(f"dim labels {labels!r} do not number their spatial dimensions")
+    if len(set(counts)) != 1:
+        at.fail("input, kernel and output differ in their number of spatial dimensions")
+    at.advance()
+    try:
+        return str(parse_dim_labels(text))
+    except ParseError:
+        return text
+
+
+# ---------------------------------------------------------------- dictionaries and strings
+def _json_or_string(at: Cursor) -> str:
+    """A string or a raw brace group, printed raw where XLA's lexer takes it for one."""
+    if at.kind == "string":
+        body = unescape_or_fail(at)
+        at.advance()
+        text = body.decode("utf-8", "surrogateescape")
+        return text if lexes_as_json(text) else f'"{escape(body)}"'
+    if at.kind != "{":
+        at.fail(f"expected a string or a brace group, got {at.glance()}")
+    end = json_end(at.text, at.start)
+    if end < 0:
+        at.fail("the brace group is not closed")
+    text = at.text[at.start : end]
+    _jump(at, end)
+    return text
+
+
+def unescape_or_fail(at: Cursor) -> bytes:
+    """The bytes of the string at the cursor."""
+    try:
+        return unescape(at.value[1:-1])
+    except ValueError as bad:
+        at.fail(str(bad))
+
+
+def frontend_attributes(at: Cursor) -> str:
+    """``{key="value",other={…}}``, sorted by key."""
+    found: dict[str, str] = {}
+
+    def one() -> str:
+        if at.kind != "key":
+            at.fail(f"expected key=value, got {at.glance()}")
+        key = at.value
+        at.advance()
+        found[key] = _json_or_string(at)
+        return ""
+
+    at.items("{", "}", one)
+    return "{" + ",".join(f"{k}={found[k]}" for k in sorted(found, key=raw_bytes)) + "}" if found else ""
+
+
+def _statistics(at: Cursor) -> str:
+    at.expect("{")
+    if at.accept("}"):
+        return ""
+    parts: list[str] = []
+    while True:
+        if at.kind != "key":
+            at.fail(f"expected key=value, got {at.glance()}")
+        key = at.value if parts else "visualizing_index"
+        at.advance()
+        if not parts:
+            parts.append(f"{key}={at.integer()}")
+        elif at.kind in ("decimal", "int"):
+            parts.append(f"{key}={_six_digits(number(at))}")
+        else:
+            at.fail(f"expected a number, got {at.glance()}")
+        if not at.accept(","):
+            break
+    at.expect("}")
+    return "{" + ",".join(parts) + "}" if len(parts) > 1 else ""
+
+
+def _result_accuracy(at: Cursor) -> str:
+    at.expect("{")
+    if at.kind != "key" or at.value not in ("mode", "tolerance"):
+        at.fail(f"expected mode= or tolerance=, got {at.glance()}")
+    key = at.value
+    at.advance()
+    if key == "mode":
+        mode = _words("default", "highest")(at)
+        at.expect("}")
+        return "" if mode == "default" else f"{{mode={mode}}}"
+    values = {"atol": 0.0, "rtol": 0.0, "ulps": 0.0}
+
+    def one() -> str:
+        if at.kind != "key" or at.value not in values:
+            at.fail(f"expected atol=, rtol= or ulps=, got {at.glance()}")
+        name = at.value
+        at.advance()
+        values[name] = number(at)
+        return ""
+
+    at.items("{", "}", one)
+    at.expect("}")
+    written = ",".join(f"{k}={int(v) if k == 'ulps' else _six_digits(v)}" for k, v in values.items())
+    return "{tolerance={" + written + "}}"
+
+
+def origin(at: Cursor) -> str:
+    """``{({"a" {0}}, {"b"})}`` or ``{[synthetic_call]}``."""
+    at.expect("{")
+    if at.accept("["):
+        if at.kind != "word" or at.value != "synthetic_call":
+            at.fail(f"expected synthetic_call, got {at.glance()}")
+        at.advance()
+        at.expect("]")
+        at.expect("}")
+        return "{[synthetic_call]}"
+    text = "" if at.kind == "}" else _origin_tree(at)
+    at.expect("}")
+    return "{" + text + "}"
+
+
+def _origin_tree(at: Cursor) -> str:
+    out: list[str] = []
+    depth = 0
+    while True:
+        if at.accept("("):
+            depth += 1
+            out.append("(")
+        elif at.kind == ")" and depth:
+            at.advance()
+            depth -= 1
+            out.append(")")
+        elif at.kind == "," and depth:
+            at.advance()
+            out.append(", ")
+        elif at.kind == "{":
+            out.append(original_array(at))
+        elif at.kind == "}" and not depth:
+            return "".join(out)
+        else:
+            at.fail(f"expected an original value, got {at.glance()}")
+
+
+def original_array(at: Cursor) -> str:
+    """``{"name" {0}}``."""
+    at.expect("{")
+    text = ""
+    if at.kind == "string":
+        name = unescape_or_fail(at).decode("utf-8", "surrogateescape")
+        at.advance()
+        index = shape_index(at) if at.kind == "{" else "{}"
+        text = (f'"{name}"' + (f" {index}" if index != "{}" else "")) if name else ""
+    at.expect("}")
+    return "{" + text + "}"
+
+
+def _domain(at: Cursor) -> str:
+    at.expect("{")
+    found: dict[str, str] = {}
+    while at.kind != "}":
+        at.accept(",")
+        if at.kind != "key" or at.value not in ("kind", "entry", "exit"):
+            at.fail(f"expected kind=, entry= or exit=, got {at.glance()}")
+        key = at.value
+        if key in found:
+            at.fail(f"{key} is given twice")
+        at.advance()
+        found[key] = at.string() if key == "kind" else sharding_form(at)
+    if len(found) != 3:
+        at.fail("a domain needs kind, entry and exit")
+    if found["kind"] != "sharding":
+        at.fail(f"unknown kind of domain {found['kind']!r}")
+    at.advance()
+    return f'{{kind="sharding", entry={found["entry"]}, exit={found["exit"]}}}'
+
+
+def _sparsity(at: Cursor) -> str:
+    at.expect("{")
+    sides: dict[str, str] = {}
+    while at.kind != "}":
+        if at.kind != "key" or at.value not in ("lhs", "rhs"):
+            at.fail(f"expected lhs= or rhs=, got {at.glance()}")
+        side = at.value
+        at.advance()
+        at.expect("{")
+        items: list[str] = []
+        while at.kind != "}":
+            if at.kind != "key" or at.value not in ("sparsity", "dimension", "stride", "idx"):
+                at.fail(f"expected sparsity=, dimension=, stride= or idx=, got {at.glance()}")
+            key = at.value
+            at.advance()
+            items.append(f"{key}={at.expect('dxd', '2x4') if key == 'sparsity' else at.integer()}")
+        at.advance()
+        sides[side] = f"{side}={{{' '.join(items)}}}"
+    at.advance()
+    return "{" + " ".join(sides[s] for s in ("lhs", "rhs") if s in sides) + "}"
+
+
+def _literal(at: Cursor) -> str:
+    if at.kind == "(":
+        try:
+            scan_shape(at.text, at.start)
+        except ParseError:  # a tuple whose elements have their own shapes
+            return "(" + ", ".join(at.items("(", ")", lambda: _literal(at))) + ")"
+    wanted = shape(at)
+    end = match_bracket(at.text, at.start) if at.kind in ("{", "(") else at.end
+    try:
+        literal = parse_literal(at.text[at.start : end], wanted)
+    except ParseError as bad:
+        raise ParseError(bad.message, column=at.start + 1) from None
+    _jump(at, end)
+    return f"{wanted} {re.sub(r'/[*].*?[*]/', '', literal.to_text())}"
+
+
+def _metadata(at: Cursor) -> str:
+    text = metadata_form(at)
+    return "" if text == "{}" else text
+
+
+_ALGORITHMS = (
+    "dot_any_f8_any_f8_f32", "dot_any_f8_any_f8_f32_fast_accum", "dot_any_f8_any_f8_any",
+    "dot_any_f8_any_f8_any_fast_accum", "dot_f16_f16_f16", "dot_f16_f16_f32", "dot_bf16_bf16_bf16",
+    "dot_bf16_bf16_f32", "dot_bf16_bf16_f32_x3", "dot_bf16_bf16_f32_x6", "dot_bf16_bf16_f32_x9",
+    "dot_tf32_tf32_f32", "dot_tf32_tf32_f32_x3", "dot_f32_f32_f32", "dot_f64_f64_f64", "unset",
+)  # fmt: skip
+
+
+def _table() -> dict[str, Callable[[Cursor], str]]:
+    table: dict[str, Callable[[Cursor], str]] = {}
+
+    def add(names: str, form: Callable[[Cursor], str]) -> None:
+        table.update(dict.fromkeys(names.split(), form))
+
+    add("dimensions slice_dims dynamic_slice_sizes offset_dims collapsed_slice_dims start_index_map", _integers)
+    add("operand_batching_dims start_indices_batching_dims update_window_dims inserted_window_dims", _integers)
+    add("scatter_dims_to_operand_dims input_batching_dims scatter_indices_batching_dims fft_length", _integers)
+    add("lhs_contracting_dims rhs_contracting_dims lhs_batch_dims rhs_batch_dims lhs_ragged_dims", _integers)
+    add("rhs_group_dims slice_sizes", _integers)
+    add("index channel_id iota_dimension k feature_index exponent_bits mantissa_bits index_vector_dim", _integer)
+    add("feature_group_count batch_group_count delta inferred_dimension num_carries", _integer)
+    add("cross_program_prefetch_index", _integer32)
+    add("constrain_layout use_global_device_ids largest is_stable is_host_transfer is_composite", _boolean)
+    add("indices_are_sorted unique_indices custom_call_has_side_effect lower left_side unit_diagonal", _boolean)
+    add("is_reverse is_associative has_dynamic_root", _boolean)
+    add("parameter_replication", _booleans)
+    add("epsilon", _float)
+    add("custom_call_target outfeed_config infeed_config async_execution_thread", _string)
+    add("direction", _words("EQ", "NE", "GE", "GT", "LE", "LT"))
+    add("type", _words("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"))
+    add("fft_type", _words("FFT", "IFFT", "RFFT", "IRFFT"))
+    add("distribution", _words("rng_uniform", "rng_normal"))
+    add("algorithm", _words("rng_default", "rng_three_fry", "rng_philox", *_ALGORITHMS))
+    add("kind", _words("kLoop", "kInput", "kOutput", "kCustom"))
+    add("padding_type", _words("PADDING_INVALID", "PADDING_VALID", "PADDING_SAME"))
+    add("schedule", _words("SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARLIEST"))
+    add(
+        "api_version",
+        _words(
+            "API_VERSION_ORIGINAL",
+            "API_VERSION_STATUS_RETURNING",
+            "API_VERSION_STATUS_RETURNING_UNIFIED",
+            "API_VERSION_TYPED_FFI",
+        ),
+    )
+    add("transpose_a", _words("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT", "TRANSPOSE_INVALID"))
+    add("convolution_kind", _words("fprop", "wgrad", "dgrad", "unset"))
+    add("mode", _words("cross_replica", "cross_partition", "cross_replica_and_partition", "flattened_id"))
+    add("operand_precision", _word_list("default", "high", "highest", "packed_nibble"))
+    add("window", _window)
+    add("dim_labels", _dim_labels)
+    add("slice", _slice)
+    add("padding", _padding)
+    add("source_target_pairs", _pairs)
+    add("replica_groups", replica_groups_form)
+    add("sharding", sharding_form)
+    add("metadata", _metadata)
+    add("frontend_attributes", frontend_attributes)
+    add("statistics", _statistics)
+    add("result_accuracy", _result_accuracy)
+    add("origin", origin)
+    add("backend_config", _json_or_string)
+    add("outfeed_shape", _shape)
+    add("operand_layout_constraints", _shapes)
+    add("output_to_operand_aliasing", _aliasing)
+    add("domain", _domain)
+    add("sparsity_config", _sparsity)
+    add("literal", _literal)
+    return table
+
+
+FORMS: Mapping[str, Callable[[Cursor], str]] = MappingProxyType(_table())
+"""How the value of each attribute is read and written, by name; computations and control edges are the graph's."""
+
+_USUAL: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        **dict.fromkeys([n for n, f in FORMS.items() if f is _integers], re.compile(r"\{(?:0|[1-9]\d{0,17})(?:,(?:0|[1-9]\d{0,17}))*\}|\{\}")),
+        **dict.fromkeys([n for n, f in FORMS.items() if f is _integer], re.compile(r"0|-?[1-9]\d{0,17}")),
+        **dict.fromkeys([n for n, f in FORMS.items() if f is _boolean], re.compile(r"true|false")),
+        **dict.fromkeys([n for n, f in FORMS.items() if f is _string], re.compile(r'"[A-Za-z0-9_.$@:/ \-]*"')),
+    }
+)
+"""Forms that are XLA's as they stand, for the commonest kinds."""
+
+
+def is_usual_value(name: str, text: str) -> bool:
+    """Whether a value is in XLA's form for certain; False says nothing."""
+    if name == "metadata":
+        return is_usual(text)
+    pattern = _USUAL.get(name)
+    return pattern is not None and pattern.fullmatch(text) is not None
+
+
+def canonical_value(name: str, text: str, form: Callable[[Cursor], str] | None = None) -> str:
+    """The text that XLA prints for an attribute's value; the empty string where XLA prints nothing for it.
+
+    Raises ParseError (with `column` in `text`) where XLA's parser refuses the value, and KeyError for a name that has
+    no form.
+    """
+    read = FORMS[name] if form is None else form
+    if form is None and is_usual_value(name, text):
+        return text
+    at = Cursor(text)
+    value = read(at)
+    if at.kind != "end":
+        at.fail(f"unexpected {at.glance()} after the value of {name}")
+    return value
+
+
+__all__ = ["FORMS", "canonical_string", "canonical_value", "is_usual_value"]

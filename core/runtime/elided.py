@@ -2,7 +2,8 @@
 
 A large constant appears when a pass folds a computation. Where it stands, the stage before has what was folded, so its
 value is that expression's. Failing that, a constant of the same name or the only one of the same shape in the stage
-before is the same one. Failing that, it is drawn from the seed, and said so.
+before is the same one; failing that, it is the only expression without inputs there that holds such values, maybe
+broadcast or converted. Failing that, it is drawn from the seed, and said so.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class ElidedConstants:
     """Names whose values are random."""
     folded: list[str] = field(default_factory=list)
     """Names whose values were computed from the stage before."""
+    guessed: list[str] = field(default_factory=list)
+    """Names whose values are the only expression in the stage before that can be them."""
 
 
 def elided_constants(module: HloModule) -> list[HloInstruction]:
@@ -54,6 +57,7 @@ def resolve(
     out = ElidedConstants()
     index = {} if before is None else {node.name: node for node in before.instructions()}
     turns: dict[str, int] = {}
+    guesses: list[Array] | None = None
     for node in elided_constants(module):
         text = node.shape.to_text(layout=False)
         turn = turns[text] = turns.get(text, -1) + 1
@@ -62,6 +66,12 @@ def resolve(
             out.folded.append(node.name)
         else:
             value = _alike(node, index, known)
+        if value is None and before is not None:
+            if guesses is None:
+                guesses = _expressions(before, known)
+            value = _guess(node, guesses)
+            if value is not None:
+                out.guessed.append(node.name)
         if value is None:
             source = np.random.default_rng([seed, zlib.crc32(text.encode()), turn])
             value = random_array(node.shape, source)
@@ -131,3 +141,44 @@ def _fold(root: HloInstruction, known: Mapping[str, Array]) -> Array | None:
             return None
     found = values[root]
     return found if isinstance(found, np.ndarray) else None
+
+
+_MOST_ELEMENTS = 1 << 22
+"""Elements of an expression that is looked at."""
+_PLAIN = frozenset({"constant", "iota", "broadcast", "tuple"})
+"""What no pass folds into a large constant."""
+
+
+def _expressions(before: HloModule, known: Mapping[str, Array]) -> list[Array]:
+    """The values of the expressions without inputs in a module, without the dimensions along which they repeat."""
+    free: set[HloInstruction] = set()
+    for computation in before.computations:
+        for node in computation.post_order():
+            if node.opcode not in _IMPURE and all(operand in free for operand in node.operands):
+                free.add(node)
+    out: list[Array] = []
+    for node in free:
+        if node.opcode in _PLAIN or not node.shape.is_array or not 1 < node.shape.element_count <= _MOST_ELEMENTS:
+            continue
+        value = _fold(node, known)
+        if value is not None and (short := _without_repeats(value)).size > 1:
+            out.append(short)
+    return out
+
+
+def _without_repeats(value: Array) -> Array:
+    for axis in range(value.ndim):
+        if value.shape[axis] > 1:
+            first = value.take([0], axis)
+            if bool(np.all(np.equal(value, first))):
+                value = first
+    return value.squeeze()
+
+
+def _guess(node: HloInstruction, guesses: list[Array]) -> Array | None:
+    shape = node.shape
+    short = tuple(n for n in shape.dimensions if n != 1)
+    kind = shape.type.dtype
+    found = [x.astype(kind) for x in guesses if x.shape == short and (x.dtype == kind or x.dtype.kind == kind.kind)]
+    distinct = {value.tobytes(): value for value in found}
+    return next(iter(distinct.values())).reshape(shape.dimensions) if len(distinct) == 1 else None

@@ -240,6 +240,7 @@ class _Work:
                         earlier = before if before is not None else _loaded(self._stages[self._before(order, number)]())
                         found = elided.resolve(module, earlier, values, self._options.seed)
                         self._say_drawn(number, found.drawn)
+                        self._say_guessed(number, found.guessed)
                         values = dict(found.values)
                         task = replace(task, values=found.values, drawn=tuple(found.drawn))
                     before = module
@@ -257,6 +258,13 @@ class _Work:
         if names:
             shown = ", ".join(f"%{name}" for name in names[:4])
             self._notes.append(f"no stage has the values of {shown} of stage {number}: they are random")
+
+    def _say_guessed(self, number: int, names: Sequence[str]) -> None:
+        if names:
+            shown = ", ".join(f"%{name}" for name in names[:4])
+            self._notes.append(
+                f"the values of {shown} of stage {number} are those of the only expression like it in the stage before"
+            )
 
     def _output_shardings(self, first: HloModule, order: Sequence[int], count: int) -> list[Sharding | None]:
         """What the last unpartitioned stage says of its results: that is where propagation has been."""

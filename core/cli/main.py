@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "verify": ("hloscope.core.cli.verify:command", "Check the invariants of a module."),
     "opt": ("hloscope.core.cli.opt:command", "Run named passes or a pipeline on a module."),
     "run": ("hloscope.core.cli.run:command", "Evaluate a module on given or random inputs."),
+    "replay": ("hloscope.core.cli.replay:command", "Evaluate every stage and show where the result changes."),
     "passes": ("hloscope.core.cli.passes:command", "Show the pass timeline."),
     "diff": ("hloscope.core.cli.diff:command", "Show what a pass changed, or how two modules differ."),
     "why": ("hloscope.core.cli.why:command", "Tell all that is known of an instruction."),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from hloscope.core.cli.opening import module_option, opened, refuse_existing
+from hloscope.core.cli.opening import module_option, opened, refuse_existing, say_notes
 from hloscope.core.cli.output import TableOptions, emit_object, emit_table, json_option
 from hloscope.core.errors import EvaluationError, HloscopeError, UsageError
 
@@ -81,14 +81,18 @@ def command(
 def _inputs(program: HloModule, args_path: str | None, seed: int) -> list[Value]:
     from hloscope.core.runtime import npz
     from hloscope.core.runtime.evaluator import bind
-    from hloscope.core.runtime.inputs import inputs_for
+    from hloscope.core.runtime.inputs import inputs_for, random_inputs
+    from hloscope.core.runtime.stage import runs_on_mesh, whole_parameters
 
-    if args_path is None:
+    if args_path is None and not runs_on_mesh(program):
         return inputs_for(program.entry, seed)
-    arrays: list[Value] = list(npz.read(args_path).inputs)
     parameters = program.entry.parameters
+    shapes = whole_parameters(program) if runs_on_mesh(program) else [p.shape for p in parameters]
+    if args_path is None:
+        return random_inputs(shapes, seed)
+    arrays: list[Value] = list(npz.read(args_path).inputs)
     try:
-        return bind([p.name for p in parameters], [p.shape for p in parameters], arrays)
+        return bind([p.name for p in parameters], shapes, arrays)
     except EvaluationError as error:
         error.path = args_path
         raise
@@ -111,9 +115,15 @@ def _on_reference(
     step_limit: int,
 ) -> list[Array | Token]:
     from hloscope.core.runtime.evaluator import EvaluationOptions, evaluate
+    from hloscope.core.runtime.stage import Program, parameter_shardings, run_stage, runs_on_mesh
 
     options = EvaluationOptions(seed=seed, opaque=frozenset(opaque), elided=elided, step_limit=step_limit)
     try:
+        if runs_on_mesh(program):
+            shared = Program(tuple(_leaf_arrays(inputs)), tuple(parameter_shardings(program)))
+            found = run_stage(program, shared, options=options, kernels=frozenset())
+            say_notes(found.notes)
+            return list(found.outputs)
         return evaluate(program, inputs, options=options)
     except HloscopeError as error:
         _place(error, text, path)

@@ -20,7 +20,7 @@ import numpy as np
 
 from hloscope.core.errors import EvaluationError, HloscopeError, UnsupportedError
 from hloscope.core.runtime.evaluator import evaluate
-from hloscope.core.runtime.evaluator.sharding import REPLICATED, Sharding, parse_shardings
+from hloscope.core.runtime.evaluator.sharding import REPLICATED, Sharding, parse_shardings, same_bits
 from hloscope.core.runtime.evaluator.values import TOKEN, Array, EvaluationOptions, Token, Value, pack
 from hloscope.core.runtime.inputs import random_array
 from hloscope.core.runtime.mesh import evaluate_on_mesh, needs_mesh, on_every_device
@@ -103,6 +103,29 @@ def _spread_over(text: str | None, count: int) -> list[Sharding | None]:
     return found if len(found) == count else found * count if len(found) == 1 else [None] * count
 
 
+def runs_on_mesh(module: HloModule) -> bool:
+    """Whether the module is for several devices and can tell them apart."""
+    return module.num_partitions * module.replica_count > 1 and needs_mesh(module)
+
+
+def whole_parameters(module: HloModule) -> list[Shape]:
+    """The entry parameters as the whole program has them: blocks times the number of blocks, where shardings say."""
+    from hloscope.core.hlo.shape import Shape
+
+    shardings = iter(parameter_shardings(module))
+
+    def whole(shape: Shape) -> Shape:
+        if shape.is_tuple:
+            return Shape.tuple_([whole(s) for s in shape.tuple_shapes])
+        sharding = next(shardings)
+        if not shape.is_array or sharding is None or sharding.replicated or len(sharding.tiles) != shape.rank:
+            return shape
+        sizes = tuple(n * count for n, count in zip(shape.dimensions, sharding.tiles, strict=True))
+        return Shape.array(shape.element_type, sizes)
+
+    return [whole(p.shape) for p in module.entry.parameters]
+
+
 # ---------------------------------------------------------------- opaque kernels
 class KernelBook:
     """Results of kernels that cannot be computed, and what they were given. One for each run of a stage."""
@@ -140,15 +163,16 @@ def run_stage(
     *,
     options: EvaluationOptions | None = None,
     reference: Sequence[Array] | None = None,
+    kernels: frozenset[str] = KERNELS,
 ) -> StageRun:
-    """Evaluate a stage on the program's inputs.
+    """Evaluate a stage on the program's inputs; the results of `kernels` and of opaque targets are drawn.
 
     `reference` are the whole results of an earlier stage: where no text tells how results are spread over devices, the
     spread that fits them best is taken, and the run says so. Raises EvaluationError where the stage's parameters are
     not the program's, and whatever `evaluate` raises.
     """
     options = options or EvaluationOptions()
-    book = KernelBook(options.seed, KERNELS | options.opaque)
+    book = KernelBook(options.seed, kernels | options.opaque)
     options = replace(options, opaque=frozenset(), custom_calls={**book.targets, **options.custom_calls})
     leaves = parameter_leaves(module)
     arrays = list(program.inputs)
@@ -227,11 +251,17 @@ def _joined(
     number: int,
     run: StageRun,
 ) -> Array:
-    if blocks[0].shape == shape:
+    if blocks[0].shape == shape and (reference is not None or sharding is None or sharding.replicated):
+        if reference is None and any(not same_bits(blocks[0], other) for other in blocks[1:]):
+            run.notes.append(f"result {number} is not the same on all devices: their values are stacked")
+            return np.stack(blocks)
         sharding = REPLICATED
+    elif reference is None and sharding is not None:
+        shape = tuple(n * count for n, count in zip(blocks[0].shape, sharding.tiles, strict=True))
     elif sharding is None or sharding.block_shape(shape) != blocks[0].shape:
         if reference is None:
-            raise EvaluationError(f"result {number} is a block of {list(shape)}; no stage says which")
+            run.notes.append(f"the text does not say how result {number} is spread: the devices' blocks are stacked")
+            return np.stack(blocks)
         sharding = _best_fit(blocks, shape, reference[number])
         run.notes.append(f"how result {number} is spread over devices is taken from its values")
     out, unequal = sharding.join(blocks, shape)

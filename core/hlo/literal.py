@@ -74,7 +74,9 @@ class Literal:
     def to_text(self, *, large: bool = True, limit: int = 10) -> str:
         """XLA's text inside ``constant(…)``; with `large` False arrays above `limit` elements are elided."""
         if self.shape.is_tuple:
-            return "(" + ", ".join(e.to_text(large=large, limit=limit) for e in self.elements) + ")"
+            if not large:
+                return ELIDED
+            return "( " + ", ".join(e.to_text(large=large, limit=limit) for e in self.elements) + " )"
         if not self.shape.is_array:
             return ""
         if self.values is None or (not large and self.values.size > limit):
@@ -84,18 +86,17 @@ class Literal:
             return form(self.values[()])
         if self.values.ndim == 1:
             return "{" + ", ".join(form(v) for v in self.values) + "}"
-        return _nested(self.values, form, 0)
+        return _nested(self.values, form, 0, self.values.ndim, 0)
 
 
-def _nested(values: np.ndarray[Any, np.dtype[Any]], form: Any, depth: int) -> str:
+def _nested(values: np.ndarray[Any, np.dtype[Any]], form: Any, depth: int, rank: int, place: int) -> str:
+    """An array of two or more dimensions on one line; above three the outer rows say where they are."""
     if values.ndim == 1:
-        return "{ " + ", ".join(form(v) for v in values) + " }"
-    if values.ndim == 2 and depth == 0:
-        return "{ " + ", ".join(_nested(row, form, depth + 1) for row in values) + " }"
-    if values.ndim == 2:
-        return "{ " + ", ".join(_nested(row, form, depth + 1) for row in values) + " }"
-    rows = [f"{{ /*i{depth}={i}*/ " + _nested(row, form, depth + 1)[2:] for i, row in enumerate(values)]
-    return "{ " + ", ".join(rows) + " }"
+        blank = " " if values.size > 1 else ""
+        return "{" + blank + ", ".join([form(v) for v in values]) + blank + "}"
+    comment = f" /*i{depth - 1}={place}*/" if rank > 3 and depth else ""
+    rows = ", ".join([_nested(row, form, depth + 1, rank, i) for i, row in enumerate(values)])
+    return "{" + comment + (" " if len(values) or not comment else "") + rows + " }"
 
 
 def _formatter(element: ElementType) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.hlo.attributes import unquote
 from hloscope.core.hlo.stack_frames import FileLocation, StackFrame
+from hloscope.core.text.header_forms import MODULE_ATTRIBUTES
 from hloscope.core.text.scan import skip_blank, value_end
 
 if TYPE_CHECKING:
@@ -24,14 +25,6 @@ _FRAME = ("file_location_id", "parent_frame_id")
 
 _LOG_PREFIX = re.compile(r"^(?:[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [^\s\]]+:\d+\])[ ]?", re.M)
 """What the C++ log puts in front of a line."""
-
-MODULE_ATTRIBUTES = (
-    "is_scheduled", "input_output_alias", "buffer_donor", "alias_passthrough_params", "entry_computation_layout",
-    "allow_spmd_sharding_propagation_to_parameters", "allow_spmd_sharding_propagation_to_output", "replica_count",
-    "num_partitions", "frontend_attributes", "origin_recovery_table", "debug_attributes",
-)  # fmt: skip
-"""Attributes of the header that XLA knows, in the order in which it prints them."""
-
 
 def without_log_prefixes(text: str) -> str:
     """The text with the prefixes of log lines blanked out; offsets stay."""

@@ -11,15 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hloscope.core.hlo.attributes import CONTROL, quote
+from hloscope.core.hlo.attributes import CALLED, CONTROL, quote
+from hloscope.core.hlo.shape import Shape
+from hloscope.core.text.async_sugar import expandable
+from hloscope.core.text.attribute_printer import AttributeWriter, constant_text
+from hloscope.core.text.header_forms import HEADER_OMITTED, HEADER_ORDER, header_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
-    from hloscope.core.hlo.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,15 @@ class PrintOptions:
     backend_config: bool = True
     large_constants: bool = True
     """With False the values of arrays above ten elements print as ``{...}``."""
+    layouts: bool = True
+    """Layouts in the shapes of results and operands."""
+    control_edges: bool = True
+    """The control-predecessors attribute."""
+    bodies: bool = False
+    """Called computations written out after their attribute, and instructions named ``tmp_0`` and on."""
+    exact: bool = False
+    """Asynchronous instructions sugared wherever they can be, and attributes left out that XLA reads and forgets; with
+    False both print as they were read."""
 
     @staticmethod
     def long() -> PrintOptions:
@@ -47,19 +59,58 @@ class PrintOptions:
 
     @staticmethod
     def short() -> PrintOptions:
-        """No ``%``, no signatures; what ``--xla_dump_hlo_as_long_text=false`` writes."""
+        """No ``%``, no signatures; what ``--xla_dump_hlo_as_long_text=false`` writes, control edges kept."""
         return PrintOptions(percent=False, index_comments=False, signatures=False)
+
+    @staticmethod
+    def short_parsable() -> PrintOptions:
+        """``HloPrintOptions::ShortParsable``: as short, without metadata and control edges."""
+        return PrintOptions(
+            percent=False, index_comments=False, signatures=False, metadata=False, control_edges=False, exact=True
+        )
+
+    @staticmethod
+    def canonical() -> PrintOptions:
+        """``HloPrintOptions::Canonical``: equal text for modules that are equal up to names."""
+        return PrintOptions(
+            percent=False,
+            operand_shapes=True,
+            index_comments=False,
+            signatures=False,
+            metadata=False,
+            backend_config=False,
+            large_constants=False,
+            control_edges=False,
+            bodies=True,
+            exact=True,
+        )
+
+    @staticmethod
+    def xla() -> PrintOptions:
+        """``HloPrintOptions()``, what ``HloModule.to_string`` of jaxlib prints."""
+        return PrintOptions(large_constants=False, exact=True)
 
 
 DEFAULT = PrintOptions()
 
-# Attributes that come last, in this order; the rest keeps the order in which it was set.
-_LAST = {
-    name: i
-    for i, name in enumerate(
-        ("sharding", "frontend_attributes", CONTROL, "statistics", "origin", "metadata", "backend_config"), start=1
-    )
-}
+
+class _Writer:
+    """Texts that come again while one module is printed."""
+
+    __slots__ = ("attributes", "options", "shapes")
+
+    def __init__(self, options: PrintOptions) -> None:
+        self.options = options
+        self.attributes = AttributeWriter(percent=options.percent, exact=options.exact)
+        self.shapes: dict[int, tuple[Shape, str]] = {}
+        """By identity; the shape is held so that its identity stays its own."""
+
+    def shape(self, shape: Shape) -> str:
+        known = self.shapes.get(id(shape))
+        if known is None:
+            text = shape.to_text(layout=self.options.layouts)
+            known = self.shapes[id(shape)] = (shape, text)
+        return known[1]
 
 
 def instruction_order(computation: HloComputation) -> list[HloInstruction]:
@@ -72,97 +123,116 @@ def instruction_order(computation: HloComputation) -> list[HloInstruction]:
 
 def print_operands(node: HloInstruction, options: PrintOptions) -> str:
     """What stands in the parentheses."""
-    if options is DEFAULT and node.payload is None and node.operand_count <= 5:
-        return ", ".join(["%" + operand.name for operand in node.operands])
-    if node.opcode == "constant" and not options.large_constants and node.shape.is_array:
-        literal = node.literal
-        if literal.values is not None and literal.values.size > 10:
-            return "{...}"
+    return _operands(node, _Writer(options), {})
+
+
+def _operands(node: HloInstruction, writer: _Writer, names: Mapping[HloInstruction, str]) -> str:
+    options = writer.options
+    if node.opcode == "constant":
+        return constant_text(node, large=options.large_constants)
     if node.payload is not None:
         return node.payload
+    operands = node.operands
+    if options is DEFAULT and len(operands) <= 5:
+        return ", ".join(["%" + operand.name for operand in operands])
     sign = "%" if options.percent else ""
     parts: list[str] = []
-    for i, operand in enumerate(node.operands):
+    for i, operand in enumerate(operands):
         comment = f"/*index={i}*/" if options.index_comments and i and i % 5 == 0 else ""
-        shape = f"{operand.shape} " if options.operand_shapes else ""
-        parts.append(f"{comment}{shape}{sign}{operand.name}")
+        shape = f"{writer.shape(operand.shape)} " if options.operand_shapes else ""
+        parts.append(f"{comment}{shape}{sign}{names.get(operand) or operand.name}")
     return ", ".join(parts)
 
 
-def _rank(name: str) -> int:
-    return _LAST.get(name, 0)
-
-
-def _attributes(node: HloInstruction, options: PrintOptions) -> Iterator[str]:
-    sign = "%" if options.percent else ""
-    names = node.raw_attrs
-    if not names:
-        return
-    ordered = sorted(names, key=_rank) if len(names) > 1 else names
-    for name in ordered:
-        if (name == "metadata" and not options.metadata) or (name == "backend_config" and not options.backend_config):
-            continue
-        text = names[name]
-        if text is None and name == CONTROL:
-            text = "{" + ", ".join(sign + p.name for p in node.control_predecessors) + "}"
-        elif text is None:
-            text = ", ".join(sign + c.name for c in node.called[name])
-            if name in node.calls_as_list:
-                text = "{" + text + "}"
-        yield f"{name}={text}"
-
-
-def print_instruction(
-    node: HloInstruction, options: PrintOptions = DEFAULT, shapes: dict[int, tuple[Shape, str]] | None = None
-) -> str:
+def print_instruction(node: HloInstruction, options: PrintOptions = DEFAULT, writer: _Writer | None = None) -> str:
     """One instruction without indentation: ``ROOT %n = f32[4]{0} negate(%a), metadata={…}``.
 
-    `shapes` keeps the texts of shape objects, by identity, for a caller that prints many instructions.
+    `writer` is for the functions of this module, which print many instructions.
     """
     if options is DEFAULT and node.line_cache is not None:
         return node.line_cache
-    root = "ROOT " if node.is_root else ""
-    sign = "%" if options.percent else ""
-    if shapes is None:
-        shape = str(node.shape)
-    else:
-        known = shapes.get(id(node.shape))
-        if known is None:
-            known = shapes[id(node.shape)] = (node.shape, str(node.shape))
-        shape = known[1]
-    text = f"{root}{sign}{node.name} = {shape} {node.opcode}({print_operands(node, options)})"
-    for attribute in _attributes(node, options):
-        text += ", " + attribute
+    text = _line(node, writer if writer is not None else _Writer(options), {}, 0)
     if options is DEFAULT:
         node.line_cache = text
     return text
 
 
+def _line(node: HloInstruction, writer: _Writer, names: Mapping[HloInstruction, str], depth: int) -> str:
+    options = writer.options
+    root = "ROOT " if node.is_root else ""
+    sign = "%" if options.percent else ""
+    opcode = writer.attributes.opcode(node)
+    name = names.get(node) or node.name
+    text = f"{root}{sign}{name} = {writer.shape(node.shape)} {opcode}({_operands(node, writer, names)})"
+    for key, value in writer.attributes.attributes(node):
+        if key == "metadata" and not options.metadata:
+            continue
+        if key == "backend_config" and not options.backend_config:
+            continue
+        if key == CONTROL and not options.control_edges:
+            continue
+        if options.bodies and (key in CALLED):
+            value = _bodies(node, key, writer, depth)
+        text += f", {key}={value}"
+    return text
+
+
+def _bodies(node: HloInstruction, key: str, writer: _Writer, depth: int) -> str:
+    """Called computations written out, one level further in."""
+    wrapped = writer.attributes.wrapped(node)
+    owner = wrapped.root if wrapped is not None and key not in node.called else node
+    group = owner.called.get(key) or owner.called.get("to_apply", ())
+    bodies = ["\n".join(_body(c, writer, depth + 1)) for c in group]
+    listed = CALLED.get(key, False)
+    return "{\n" + ",\n".join(bodies) + "\n}" if listed else "\n" + ", ".join(bodies)
+
+
+def _body(computation: HloComputation, writer: _Writer, depth: int) -> list[str]:
+    tab = "  " * depth
+    order = instruction_order(computation)
+    names = {node: f"tmp_{i}" for i, node in enumerate(order)}
+    return [tab + "{", *(f"{tab}  {_line(node, writer, names, depth)}" for node in order), tab + "}"]
+
+
 def computation_lines(
     computation: HloComputation,
     options: PrintOptions = DEFAULT,
+    writer: _Writer | None = None,
+    *,
     shapes: dict[int, tuple[Shape, str]] | None = None,
+    as_read: bool = False,
 ) -> list[str]:
-    """The lines of a computation, first and last one included; for `shapes` see `print_instruction`."""
+    """The lines of a computation, first and last one included; for `writer` see `print_instruction`.
+
+    `shapes` keeps texts of shapes, by identity, for a caller that prints computations one at a time. With `as_read` an instruction that nothing has touched shows the line it was read from.
+    """
+    kept = options is DEFAULT
+    writer = _Writer(options) if writer is None else writer
+    if shapes is not None:
+        writer.shapes = shapes
     sign = "%" if options.percent else ""
     entry = "ENTRY " if computation.is_entry else ""
     head = f"{entry}{sign}{computation.name}"
     if options.signatures:
         parameters = ", ".join([f"{p.name}: {p.shape.to_text(layout=False)}" for p in computation.parameters])
         head += f" ({parameters}) -> {computation.root.shape.to_text(layout=False)}"
-    lines = [head + " {"]
-    kept = options is DEFAULT
-    for node in instruction_order(computation):
-        line = node.line_cache if kept else None
-        lines.append("  " + (print_instruction(node, options, shapes) if line is None else line))
     thread = f", execution_thread={quote(computation.execution_thread)}" if computation.execution_thread else ""
+    if options.bodies:
+        body = _body(computation, writer, 0)
+        return [f"{head} {body[0]}", *body[1:-1], body[-1] + thread]
+    lines = [head + " {"]
+    for node in instruction_order(computation):
+        line = node.source_line if as_read else None
+        if line is None and kept:
+            line = node.line_cache
+        lines.append("  " + (print_instruction(node, options, writer) if line is None else line))
     lines.append("}" + thread)
     return lines
 
 
 def header_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Iterator[str]:
     """The first line and the source tables."""
-    yield f"HloModule {module.name}" + "".join(f", {key}={text}" for key, text in module.attrs.items())
+    yield f"HloModule {module.name}" + "".join(f", {key}={text}" for key, text in header_attributes(module, options))
     yield ""
     tables = module.stack_frames
     if not options.metadata or not (tables or module.tables_present):
@@ -189,13 +259,73 @@ def header_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Iterator
     yield ""
 
 
+def header_attributes(module: HloModule, options: PrintOptions = DEFAULT) -> list[tuple[str, str]]:
+    """Attributes of the HloModule line, in XLA's order and form; the entry's layout is there even if the text lacks it."""
+    attrs = dict(module.attrs)
+    if "entry_computation_layout" not in attrs and module.has_entry and options.exact:
+        parameters = Shape.tuple_(p.shape.with_default_layout() for p in module.entry.parameters)
+        attrs["entry_computation_layout"] = f"{{{parameters}->{module.entry.root.shape.with_default_layout()}}}"
+    out: list[tuple[str, str]] = []
+    for key in sorted(attrs, key=lambda name: HEADER_ORDER.get(name, len(HEADER_ORDER))):
+        value = header_value(key, attrs[key])
+        if value and HEADER_OMITTED.get(key) != value:
+            out.append((key, value))
+    return out
+
+
 def module_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Iterator[str]:
     """All lines of a module, without line ends; the last line is empty."""
-    shapes: dict[int, tuple[Shape, str]] = {}
+    writer = _Writer(options)
     yield from header_lines(module, options)
-    for computation in module.computations:
-        yield from computation_lines(computation, options, shapes)
+    for computation in _order(module, options):
+        if computation.synthetic:
+            continue
+        yield from computation_lines(computation, options, writer)
         yield ""
+
+
+def _order(module: HloModule, options: PrintOptions) -> Sequence[HloComputation]:
+    """Computations in printing order: that of the text, or the one in which XLA prints them."""
+    if not options.exact:
+        return module.computations
+    hidden = {
+        c
+        for node in module.instructions()
+        if node.opcode == "async-start"
+        for c in node.called.get("calls", ())
+        if expandable(c)
+    }
+    return [c for c in dfs_order(module) if c not in hidden]
+
+
+def dfs_order(module: HloModule) -> list[HloComputation]:
+    """Computations in XLA's printing order: callees first, from each one that nobody calls.
+
+    Source: ``openxla/xla:xla/hlo/ir/hlo_module.cc#MakeComputationPostOrder`` with ``dfs_postorder``.
+    """
+    called = {c for node in module.instructions() for c in node.called_computations}
+    order: dict[HloComputation, None] = {}
+    for root in module.computations:
+        if root in called:
+            continue
+        stack: list[tuple[HloComputation, Iterator[HloComputation]]] = [(root, _callees(root))]
+        seen = {root}
+        while stack:
+            node, rest = stack[-1]
+            for callee in rest:
+                if callee not in seen and callee not in order:
+                    seen.add(callee)
+                    stack.append((callee, _callees(callee)))
+                    break
+            else:
+                stack.pop()
+                order[node] = None
+    order.update(dict.fromkeys(module.computations))
+    return list(order)
+
+
+def _callees(computation: HloComputation) -> Iterator[HloComputation]:
+    return iter(dict.fromkeys(c for node in instruction_order(computation) for c in node.called_computations))
 
 
 def print_module(module: HloModule, options: PrintOptions = DEFAULT) -> str:

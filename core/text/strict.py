@@ -16,17 +16,9 @@ from hloscope.core.hlo.literal import parse_literal
 from hloscope.core.hlo.names import sanitize
 from hloscope.core.hlo.opcodes import OPCODES
 from hloscope.core.text.async_sugar import async_start_of
+from hloscope.core.text.header_forms import HEADER_FORMS
 from hloscope.core.text.opcode_syntax import ONE_DIMENSION, syntax_of
-from hloscope.core.text.value_forms import (
-    FORMS,
-    booleans_or_one,
-    buffer_donor,
-    canonical_value,
-    computation_layout,
-    frontend_attributes,
-    input_output_alias,
-    is_usual_value,
-)
+from hloscope.core.text.value_forms import FORMS, canonical_value, is_usual_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,19 +34,6 @@ KEYWORDS = frozenset(
     " last_tile_dim_replicate shard_as shard_like unknown unreduced".split()
 )
 """Words that are no names unless ``%`` stands in front."""
-
-HEADER_FORMS: dict[str, Callable[[Cursor], str]] = {
-    "is_scheduled": FORMS["is_stable"],
-    "alias_passthrough_params": FORMS["is_stable"],
-    "replica_count": FORMS["index"],
-    "num_partitions": FORMS["index"],
-    "input_output_alias": input_output_alias,
-    "buffer_donor": buffer_donor,
-    "entry_computation_layout": computation_layout,
-    "frontend_attributes": frontend_attributes,
-    "allow_spmd_sharding_propagation_to_parameters": booleans_or_one,
-    "allow_spmd_sharding_propagation_to_output": booleans_or_one,
-}
 
 _COUNTS = {"convolution": 2, "dot": 2, "ragged-dot": 3}
 _NO_COUNT = frozenset({"constant", "parameter", "ragged-all-to-all", "async-done"})

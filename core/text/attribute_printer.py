@@ -1,0 +1,174 @@
+"""Writes an instruction's attributes the way XLA does: in its order, each value in its one form, defaults left out.
+
+A value that cannot be read as what its name says stays as it stands, and so do names that nobody knows, behind the
+opcode's own attributes. Source: ``openxla/xla:xla/hlo/ir/hlo_instruction.cc#PrintExtraAttributes``,
+``hlo_instructions.cc`` (PrintExtraAttributesImpl).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from hloscope.core.errors import HloscopeError
+from hloscope.core.hlo.attributes import CONTROL
+from hloscope.core.hlo.literal import ELIDED, format_scalar
+from hloscope.core.text.async_sugar import expandable, wrapped_computation
+from hloscope.core.text.opcode_syntax import syntax_of
+from hloscope.core.text.sharding_forms import for_tuple
+from hloscope.core.text.value_forms import FORMS, canonical_value, is_usual_value
+
+if TYPE_CHECKING:
+    from hloscope.core.hlo.computation import HloComputation
+    from hloscope.core.hlo.instruction import HloInstruction
+
+_UNKNOWN_RANK = 500
+_MEMO_TEXT = 400
+"""Longest value that is remembered together with its form."""
+_REFORMATTED = 4096
+"""Longest literal that is read and written again; longer ones come from printers, not from hands."""
+_ELIDED_ABOVE = 10
+"""Arrays of more elements are elided where large constants are not wanted."""
+_SHORT_INTEGER = re.compile(r"0|-?[1-9]\d{0,4}")
+_ASYNC = ("async-start", "async-update", "async-done")
+_FIRST = ("true_computation", "false_computation")
+
+
+class AttributeWriter:
+    """Writes attributes of many instructions; remembers the forms of values that come again and again."""
+
+    def __init__(self, *, percent: bool, exact: bool) -> None:
+        self._sign = "%" if percent else ""
+        self._exact = exact
+        self._known: dict[tuple[str, str], str] = {}
+
+    # ---------------------------------------------------------------- asynchronous instructions
+    def wrapped(self, node: HloInstruction) -> HloComputation | None:
+        """The computation that an asynchronous instruction prints as if it were its own, None where it names it."""
+        if node.opcode not in _ASYNC:
+            return None
+        computation = wrapped_computation(node)
+        if computation is None or not computation.has_root:
+            return None
+        return computation if computation.synthetic or (self._exact and expandable(computation)) else None
+
+    def opcode(self, node: HloInstruction) -> str:
+        """The opcode as printed: ``dot-start`` for an async-start of a lone dot."""
+        wrapped = self.wrapped(node)
+        return node.opcode if wrapped is None else wrapped.root.opcode + node.opcode.removeprefix("async")
+
+    # ---------------------------------------------------------------- attributes
+    def attributes(self, node: HloInstruction) -> list[tuple[str, str]]:
+        """Names and texts in printing order."""
+        wrapped = self.wrapped(node)
+        if wrapped is None:
+            return self._own(node, node.raw_attrs)
+        if node.opcode != "async-start":
+            dropped = ("calls", "async_execution_thread")
+            return self._own(node, {k: v for k, v in node.raw_attrs.items() if k not in dropped})
+        outer = self._own(node, {k: v for k, v in node.raw_attrs.items() if k != "calls"})
+        own = syntax_of(node.opcode).rank
+        inner = [
+            item
+            for item in self._own(wrapped.root, wrapped.root.raw_attrs)
+            if syntax_of(wrapped.root.opcode).rank.get(item[0], _UNKNOWN_RANK) < 1000 or item[0] == "result_accuracy"
+        ]
+        first = [item for item in outer if item[0] == "async_execution_thread"]
+        middle = [item for item in outer if own.get(item[0], _UNKNOWN_RANK) < 1000 and item not in first]
+        return first + inner + middle + [item for item in outer if item not in first and item not in middle]
+
+    def _own(self, node: HloInstruction, attrs: dict[str, str | None]) -> list[tuple[str, str]]:
+        syntax = syntax_of(node.opcode)
+        if not attrs and not syntax.added and node.opcode not in _DERIVED:
+            return []
+        rank, omitted = syntax.rank, syntax.omitted
+        items: list[tuple[int, str, str]] = []
+        last, ordered = -1, True
+        for name, text in attrs.items():
+            if text is None:
+                value = self._references(node, name)
+                if node.opcode == "custom-call" and name == "to_apply":
+                    name, value = "called_computations", "{" + value + "}"
+            elif self._exact and name in syntax.forgotten:
+                continue
+            else:
+                value = self._form(node, name, text)
+            if not value or omitted.get(name) == value:
+                continue
+            place = rank.get(name, _UNKNOWN_RANK)
+            ordered = ordered and place >= last
+            last = place
+            items.append((place, name, value))
+        for name, value in syntax.added:
+            if name not in attrs:
+                items.append((rank[name], name, value))
+                ordered = False
+        if node.opcode in _DERIVED:
+            items = self._derived(node, items)
+            ordered = False
+        if not ordered:
+            items.sort(key=lambda item: item[0])
+        return [(name, value) for _, name, value in items]
+
+    def _references(self, node: HloInstruction, name: str) -> str:
+        sign = self._sign
+        if name == CONTROL:
+            before = node.control_predecessors
+            return "{" + ", ".join([sign + p.name for p in before]) + "}" if before else ""
+        text = ", ".join([sign + c.name for c in node.called.get(name, ())])
+        return "{" + text + "}" if name in node.calls_as_list else text
+
+    def _form(self, node: HloInstruction, name: str, text: str) -> str:
+        if is_usual_value(name, text) or name not in FORMS:
+            return text
+        key = (name, text)
+        value = self._known.get(key)
+        if value is None:
+            try:
+                value = canonical_value(name, text)
+            except (HloscopeError, ValueError, IndexError, RecursionError):
+                value = text
+            if name == "operand_precision" and not value.strip("{}").replace("default", "").replace(",", ""):
+                value = ""
+            if len(text) <= _MEMO_TEXT:
+                self._known[key] = value
+        if name == "sharding" and node.shape.is_tuple:
+            return for_tuple(value, sum(1 for _ in node.shape.leaves()))
+        return value
+
+    def _derived(self, node: HloInstruction, items: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
+        """Attributes that follow from operands and shapes."""
+        if node.opcode == "compare" and node.operand_count:
+            element = node.operand(0).shape.type
+            default = {"int": "SIGNED", "float": "FLOAT", "complex": "FLOAT"}.get(element.kind, "UNSIGNED")
+            return [item for item in items if item[1:] != ("type", default)]
+        if node.opcode == "outfeed" and node.operand_count and not any(item[1] == "outfeed_shape" for item in items):
+            return [*items, (0, "outfeed_shape", str(node.operand(0).shape))]
+        if node.opcode == "map" and node.operand_count:
+            dims = "{" + ",".join(map(str, range(node.operand(0).shape.rank))) + "}"
+            return [*(item for item in items if item[1] != "dimensions"), (0, "dimensions", dims)]
+        return items
+
+
+_DERIVED = frozenset({"compare", "outfeed", "map"})
+
+
+def constant_text(node: HloInstruction, *, large: bool) -> str:
+    """What stands in the parentheses of a constant."""
+    shape = node.shape
+    if not large and shape.is_array and not shape.is_unbounded and shape.element_count > _ELIDED_ABOVE:
+        return ELIDED
+    payload = node.payload
+    if payload is None:
+        return ""
+    if len(payload) > _REFORMATTED or (_SHORT_INTEGER.fullmatch(payload) and shape.element_type != "pred"):
+        return payload
+    try:
+        literal = node.literal
+    except (HloscopeError, ValueError):
+        return payload
+    if literal.is_elided:
+        return payload if shape.is_tuple else ELIDED
+    if shape.is_scalar and literal.values is not None:
+        return format_scalar(literal.values[()], shape.type)
+    return literal.to_text(large=large)

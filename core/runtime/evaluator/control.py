@@ -6,12 +6,13 @@ Called computations are planned once, when the caller is. Source: ``openxla/xla:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from hloscope.core.runtime.evaluator import conversion
 from hloscope.core.runtime.evaluator.values import (
     Array,
     InstructionUnsupported,
@@ -23,18 +24,60 @@ from hloscope.core.runtime.evaluator.values import (
 )
 
 if TYPE_CHECKING:
+    from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
+    from hloscope.core.hlo.shape import Shape
+
+
+def _converter(given: Shape, wanted: Shape) -> Callable[[Value], Value] | None:
+    """From a value of one shape to the same of other element types; None where there is nothing to do.
+
+    Types differ at the borders of computations in the middle of precision passes (bfloat16-propagation), where the
+    border converts.
+    """
+    if given.is_tuple and wanted.is_tuple and len(given.tuple_shapes) == len(wanted.tuple_shapes):
+        parts = [_converter(a, b) for a, b in zip(given.tuple_shapes, wanted.tuple_shapes, strict=True)]
+        if not any(parts):
+            return None
+        return lambda x: tuple(
+            v if part is None else part(v) for v, part in zip(cast("tuple[Value, ...]", x), parts, strict=True)
+        )
+    if not given.is_array or not wanted.is_array or given.type == wanted.type:
+        return None
+    change = conversion.converter(given.type, wanted.type)
+    return lambda x: change(as_array(x))
+
+
+def function(machine: Machine, computation: HloComputation, given: Sequence[Shape], result: Shape | None) -> Kernel:
+    """A computation called with operands of the shapes `given` for a value of the shape `result`."""
+    called = machine.function(computation)
+    wanted = [p.shape for p in computation.parameters]
+    into = [_converter(a, b) for a, b in zip(given, wanted, strict=False)]
+    out = None if result is None else _converter(computation.root.shape, result)
+    if not any(into) and out is None:
+        return called
+
+    def kernel(*arguments: Value) -> Value:
+        values = [x if change is None else change(x) for x, change in zip(arguments, into, strict=True)]
+        found = called(*values)
+        return found if out is None else out(found)
+
+    return kernel
 
 
 def _call(instruction: HloInstruction, machine: Machine) -> Kernel:
-    return machine.function(instruction.callee())
+    return function(machine, instruction.callee(), [o.shape for o in instruction.operands], instruction.shape)
 
 
 def _while(instruction: HloInstruction, machine: Machine) -> Kernel:
-    condition = machine.function(instruction.callee("condition"))
-    body = machine.function(instruction.callee("body"))
+    shape = instruction.shape
+    condition = function(machine, instruction.callee("condition"), [shape], None)
+    body = function(machine, instruction.callee("body"), [shape], shape)
+    start = _converter(instruction.operand(0).shape, shape)
 
     def kernel(state: Value) -> Value:
+        if start is not None:
+            state = start(state)
         while bool(as_array(condition(state))):
             machine.count_step(instruction)
             state = body(state)
@@ -46,12 +89,17 @@ def _while(instruction: HloInstruction, machine: Machine) -> Kernel:
 def _conditional(instruction: HloInstruction, machine: Machine) -> Kernel:
     called = instruction.called
     if "branch_computations" in called:
-        branches = [machine.function(c) for c in called["branch_computations"]]
+        computations = list(called["branch_computations"])
     else:
-        branches = [machine.function(instruction.callee(n)) for n in ("true_computation", "false_computation")]
+        computations = [instruction.callee(n) for n in ("true_computation", "false_computation")]
+    given = [operand.shape for operand in instruction.operands[1:]]
+    branches = [
+        function(machine, computation, [shape], instruction.shape)
+        for computation, shape in zip(computations, given, strict=False)
+    ]
     by_pred = instruction.operand(0).shape.element_type == "pred"
-    if len(branches) != instruction.operand_count - 1:
-        raise InstructionUnsupported(instruction, f"with {len(branches)} branches")
+    if len(computations) != instruction.operand_count - 1:
+        raise InstructionUnsupported(instruction, f"with {len(computations)} branches")
 
     def kernel(selector: Array, *arguments: Value) -> Value:
         number = int(np.asarray(selector).reshape(()))
@@ -66,8 +114,11 @@ def _conditional(instruction: HloInstruction, machine: Machine) -> Kernel:
 
 def _async_start(instruction: HloInstruction, machine: Machine) -> Kernel:
     """((operands), result, contexts…): the wrapped computation runs here."""
-    wrapped = machine.function(instruction.callee())
-    contexts = len(instruction.shape.tuple_shapes) - 2
+    parts = instruction.shape.tuple_shapes
+    if len(parts) < 2:
+        raise InstructionUnsupported(instruction, f"of the shape {instruction.shape.to_text(layout=False)}")
+    wrapped = function(machine, instruction.callee(), [o.shape for o in instruction.operands], parts[1])
+    contexts = len(parts) - 2
 
     def kernel(*operands: Value) -> Value:
         return (tuple(operands), wrapped(*operands), *(np.zeros((), np.uint32) for _ in range(contexts)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hloscope.core.errors import EvaluationError, UnsupportedError
+from hloscope.core.runtime.evaluator import conversion
 from hloscope.core.runtime.evaluator.noise import disturbance
 from hloscope.core.runtime.evaluator.random_bits import generator
 from hloscope.core.runtime.evaluator.table import KERNELS, SHAPELESS
@@ -70,6 +71,8 @@ class Step:
     """Slots that are not read after this step."""
     dimensions: tuple[int, ...] | None
     """What the text says of the result's dimensions; None for tuples and tokens."""
+    dtype: np.dtype[np.generic] | None = None
+    """The element type's dtype; None for tuples and tokens."""
     disturb: Kernel | None = None
     """Moves the result by a rounding error, where the run asks for that."""
 
@@ -165,6 +168,7 @@ class Evaluator:
                 slot,
                 tuple(dead.get(node, ())),
                 node.shape.dimensions if node.shape.is_array else None,
+                node.shape.type.dtype if node.shape.is_array else None,
                 None if self._noise is None else disturbance(node.opcode, node.shape, self._noise),
             )
             steps.append(step)
@@ -228,6 +232,9 @@ class Evaluator:
             if step.dimensions is not None:
                 if not isinstance(value, np.ndarray):
                     value = np.asarray(value)
+                if value.dtype != step.dtype:
+                    # Precision passes leave a text in which a type changes without a convert: the border converts.
+                    value = _as_type(value, step.instruction.shape)
                 if value.shape != step.dimensions:
                     said = step.instruction.shape.to_text(layout=False)
                     raise InstructionFailed(step.instruction, f"computes {describe(value)}, its shape says {said}")
@@ -255,7 +262,7 @@ class Evaluator:
         plan = self.plan(computation)
         # Scalars in the text; any common shape here.
         free = Plan(
-            [Step(s.instruction, s.kernel, s.operands, s.slot, s.dead, None, s.disturb) for s in plan.steps],
+            [Step(s.instruction, s.kernel, s.operands, s.slot, s.dead, None, None, s.disturb) for s in plan.steps],
             plan.template,
             plan.parameters,
             plan.root,
@@ -299,6 +306,12 @@ class Evaluator:
             raise UnsupportedError(
                 f"evaluating this takes about {_size(needed)} (most of it at %{plan.peak_at}), {_size(limit)} are free"
             )
+
+
+def _as_type(value: Array, shape: Shape) -> Array:
+    from hloscope.core.hlo.element_types import from_dtype
+
+    return conversion.converter(from_dtype(value.dtype), shape.type)(value)
 
 
 def _one_line(error: Exception) -> str:

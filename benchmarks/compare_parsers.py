@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hloscope.core.text.names import as_xla_names
+from hloscope.core.text.names import as_xla_reads
 from hloscope.core.text.printer import PrintOptions, print_module
 from hloscope.core.text.reader import read_text
 
@@ -121,7 +121,7 @@ def main() -> None:
             note("strict rejects what jaxlib accepts", path, said)
         assert ours.module is not None
         try:
-            exact = print_module(as_xla_names(ours.module), PrintOptions.xla())
+            exact = print_module(as_xla_reads(ours.module), PrintOptions.xla())
         except Exception as error:
             note("raised", path, repr(error))
             continue

@@ -183,6 +183,11 @@ def parse_literal(text: str, shape: Shape) -> Literal:
         tokens = [body]
     else:
         tokens = _TOKEN.findall(body)
+        if len(tokens) == 1 and "{" not in body and shape.element_count:
+            # XLA's parser lets a lone value stand for an array: it is the first element, the others are zero.
+            whole = np.zeros(shape.element_count, dtype=shape.type.dtype)
+            whole[:1] = _read_elements(tokens, shape.type)
+            return Literal(shape, whole.reshape(shape.dimensions))
         _check_nesting(body, tokens, shape)
     return Literal(shape, _read_elements(tokens, shape.type).reshape(shape.dimensions))
 
@@ -285,6 +290,10 @@ _FLOAT = re.compile(r"-?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|inf)$|-\.\d+(?:[eE][+-]?\d
 
 
 def _read_float(token: str) -> float:
+    if _INTEGER.match(token):
+        number = _wrapped(token)
+        # XLA prints a negative zero as -0 and reads that as the integer 0; here the sign stays.
+        return float(number) if number or token[0] != "-" else -0.0
     if _NAN.match(token):
         return float("nan")
     if not _FLOAT.match(token):

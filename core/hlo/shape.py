@@ -160,6 +160,12 @@ class Shape:
             return replace(self, tuple_shapes=tuple(s.without_layout() for s in self.tuple_shapes))
         return self if self.layout is None else replace(self, layout=None)
 
+    def static(self) -> Shape:
+        """A copy in which every dynamic dimension has its bound as a fixed size."""
+        if self.tuple_shapes:
+            return replace(self, tuple_shapes=tuple(s.static() for s in self.tuple_shapes))
+        return replace(self, dynamic_dimensions=()) if self.dynamic_dimensions else self
+
     def with_dimensions(self, dimensions: Iterable[int], layout: Layout | None = None) -> Shape:
         """A static array of the same element type with other dimensions."""
         return Shape(self.element_type, tuple(dimensions), (), layout)

@@ -18,9 +18,9 @@ from hloscope.core.text.opcode_syntax import NATIVE_ASYNC
 if TYPE_CHECKING:
     from hloscope.core.text.body_reader import BodyReader
 
-_COPIED = ("origin", "metadata", "backend_config", "frontend_attributes", "statistics")
+COPIED = ("origin", "metadata", "backend_config", "frontend_attributes", "statistics")
 """Common attributes that stand on the start and on the wrapped instruction."""
-_OWN = frozenset({"async_execution_thread", "sharding", "control-predecessors", *_COPIED})
+_OWN = frozenset({"async_execution_thread", "sharding", "control-predecessors", *COPIED})
 
 
 def async_parts(opcode: str) -> tuple[str, str] | None:
@@ -93,7 +93,7 @@ def make_async(
     }
     for key in inner:
         del node.raw_attrs[key]
-    for key in _COPIED:
+    for key in COPIED:
         text = node.raw_attrs.get(key)
         if text is not None:
             inner[key] = text

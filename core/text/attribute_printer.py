@@ -29,7 +29,9 @@ _REFORMATTED = 4096
 """Longest literal that is read and written again; longer ones come from printers, not from hands."""
 _ELIDED_ABOVE = 10
 """Arrays of more elements are elided where large constants are not wanted."""
-_SHORT_INTEGER = re.compile(r"0|-?[1-9]\d{0,4}")
+_WIDE = frozenset({"s32", "s64", "f32", "f64"})
+_SHORT = re.compile(r"0|-?[1-9]\d{0,4}")
+"""Scalars that print as they are read, in the types that hold them."""
 _ASYNC = ("async-start", "async-update", "async-done")
 _FIRST = ("true_computation", "false_computation")
 
@@ -71,7 +73,9 @@ class AttributeWriter:
         inner = [
             item
             for item in self._own(wrapped.root, wrapped.root.raw_attrs)
-            if syntax_of(wrapped.root.opcode).rank.get(item[0], _UNKNOWN_RANK) < 1000 or item[0] == "result_accuracy"
+            if syntax_of(wrapped.root.opcode).rank.get(item[0], _UNKNOWN_RANK) < 1000
+            or item[0] == "result_accuracy"
+            or (item[0] == "frontend_attributes" and not any(key == "frontend_attributes" for key, _ in outer))
         ]
         first = [item for item in outer if item[0] == "async_execution_thread"]
         middle = [item for item in outer if own.get(item[0], _UNKNOWN_RANK) < 1000 and item not in first]
@@ -85,12 +89,12 @@ class AttributeWriter:
         items: list[tuple[int, str, str]] = []
         last, ordered = -1, True
         for name, text in attrs.items():
+            if self._exact and name in syntax.forgotten:
+                continue
             if text is None:
                 value = self._references(node, name)
                 if node.opcode == "custom-call" and name == "to_apply":
                     name, value = "called_computations", "{" + value + "}"
-            elif self._exact and name in syntax.forgotten:
-                continue
             else:
                 value = self._form(node, name, text)
             if not value or omitted.get(name) == value:
@@ -161,7 +165,7 @@ def constant_text(node: HloInstruction, *, large: bool) -> str:
     payload = node.payload
     if payload is None:
         return ""
-    if len(payload) > _REFORMATTED or (_SHORT_INTEGER.fullmatch(payload) and shape.element_type != "pred"):
+    if len(payload) > _REFORMATTED or (shape.element_type in _WIDE and shape.is_scalar and _SHORT.fullmatch(payload)):
         return payload
     try:
         literal = node.literal

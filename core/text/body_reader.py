@@ -143,13 +143,10 @@ class BodyReader:
             if opcode == "parameter" or opcode == "constant":
                 inside = operands
                 names = ()
+            elif operands[0] == "%":
+                names = _PERCENT_NAME.findall(operands)
             else:
-                if percent:
-                    names = _PERCENT_NAME.findall(operands)
-                else:
-                    names = operands.split(", ")
-                    if operands[0] == "%":
-                        names = _PERCENT_NAME.findall(operands)
+                names = operands.split(", ")
         elif inside:
             if opcode != "parameter" and opcode != "constant":
                 return False
@@ -498,7 +495,7 @@ class BodyReader:
                     self._parameter(name, shape, pos)
                 if reading.check and shape is not None and not word[2]:
                     known = self.defined.get(name)
-                    if known is not None and not known.shape.compatible(shape):
+                    if known is not None and not known.shape.static().compatible(shape.static()):
                         reading.object(f"%{name} has shape {known.shape}, not {shape}", pos, word.end())
                 out.append((self._element(word), word.start(1)))
                 pos = word.end()

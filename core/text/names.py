@@ -1,20 +1,107 @@
-"""Names as XLA's parser gives them to a module that it has read: unique over all computations."""
+"""A module as XLA's parser makes it of a text: names unique over all computations, threads on what they run."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hloscope.core.hlo.names import NameUniquer
+from hloscope.core.hlo.attributes import unquote
+from hloscope.core.hlo.names import sanitize
+from hloscope.core.hlo.shape import Shape
+from hloscope.core.text.async_sugar import COPIED, wrapped_computation
 
 if TYPE_CHECKING:
+    from hloscope.core.hlo.computation import HloComputation
+    from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
 
 
-def as_xla_names(module: HloModule) -> HloModule:
-    """A copy in which no two instructions share a name, renamed in the order in which XLA adds computations."""
+class XlaNames:
+    """Hands out names with numbers exactly as XLA does. Source: ``openxla/xla:xla/service/name_uniquer.cc``."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, set[int]] = {}
+        self._next: dict[str, int] = {}
+
+    def unique(self, wanted: str) -> str:
+        """`wanted` where its number is free for its root, else the root with the next free number."""
+        root = sanitize(wanted)
+        number, numbered = 0, False
+        at = root.rfind(".")
+        if 0 < at < len(root) - 1 and root[at + 1 :].isdigit() and len(root) - at < 19:
+            number, numbered = int(root[at + 1 :]), True
+            root = root[:at]
+        used = self._used.setdefault(root, set())
+        if number in used:
+            number = self._next.get(root, 0)
+            while number in used:
+                number += 1
+            self._next[root] = number + 1
+        used.add(number)
+        return f"{root}.{number}" if number or numbered else root
+
+
+def as_xla_reads(module: HloModule) -> HloModule:
+    """A copy with the names and threads that the module has once XLA's parser has read it."""
     copy = module.clone()
-    names = NameUniquer()
+    names, computations = XlaNames(), XlaNames()
     for computation in copy.computations:
+        computation.set_name_unchecked(computations.unique(computation.name))
         for node in computation:
             node.set_name_unchecked(names.unique(node.name))
+            _as_made(node)
+            if node.opcode.startswith("async-"):
+                _share_with_wrapped(node)
     return copy
+
+
+def _as_made(node: HloInstruction) -> None:
+    """Give an instruction the shape that XLA makes from its parts, whatever the text says."""
+    shape, operands = node.shape, node.operands
+    token = Shape.token()
+    wanted: Shape | None = None
+    if node.opcode in ("after-all", "outfeed", "send-done"):
+        wanted = token
+    elif node.opcode == "add-dependency" and operands:
+        wanted = operands[0].shape
+    elif node.opcode == "send" and operands:
+        wanted = Shape.tuple_((operands[0].shape, Shape.scalar("u32"), token))
+    elif node.opcode == "recv" and shape.tuple_shapes:
+        wanted = Shape.tuple_((shape.tuple_shapes[0], Shape.scalar("u32"), token))
+    elif node.opcode == "infeed" and shape.tuple_shapes:
+        wanted = Shape.tuple_((shape.tuple_shapes[0], token))
+    elif node.opcode == "recv-done" and operands and operands[0].shape.tuple_shapes:
+        wanted = Shape.tuple_((operands[0].shape.tuple_shapes[0], token))
+    elif node.opcode == "constant" and shape.layout is not None and shape.layout.element_size_in_bits:
+        wanted = shape.with_layout(replace(shape.layout, element_size_in_bits=0))
+    if wanted is not None and wanted.with_default_layout() != shape:
+        node.shape = wanted.with_default_layout()
+
+
+def _share_with_wrapped(node: HloInstruction) -> None:
+    """What XLA's parser copies from an asynchronous instruction onto the one that it wraps."""
+    computation = wrapped_computation(node)
+    if computation is None or not computation.has_root:
+        return
+    for key in COPIED:
+        text = node.raw_attrs.get(key)
+        if text is not None:
+            computation.root.set_attr(key, text)
+    thread = node.raw_attrs.get("async_execution_thread")
+    if node.opcode == "async-start" and thread is not None:
+        for callee in node.called_computations:
+            _run_on(callee, unquote(thread))
+
+
+def _run_on(computation: HloComputation, thread: str) -> None:
+    seen: set[HloComputation] = set()
+    waiting = [computation]
+    while waiting:
+        one = waiting.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        one.execution_thread = "" if thread == "main" else thread
+        for node in one:
+            if not node.opcode.startswith("async-"):
+                waiting.extend(node.called_computations)

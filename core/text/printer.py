@@ -16,6 +16,7 @@ from hloscope.core.hlo.shape import Shape
 from hloscope.core.text.async_sugar import expandable
 from hloscope.core.text.attribute_printer import AttributeWriter, constant_text
 from hloscope.core.text.header_forms import HEADER_OMITTED, HEADER_ORDER, header_value
+from hloscope.core.text.tokens import escape, raw_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -204,7 +205,8 @@ def computation_lines(
 ) -> list[str]:
     """The lines of a computation, first and last one included; for `writer` see `print_instruction`.
 
-    `shapes` keeps texts of shapes, by identity, for a caller that prints computations one at a time. With `as_read` an instruction that nothing has touched shows the line it was read from.
+    `shapes` keeps texts of shapes, by identity, for a caller that prints computations one at a time. With `as_read` an
+    instruction that nothing has touched shows the line it was read from.
     """
     kept = options is DEFAULT
     writer = _Writer(options) if writer is None else writer
@@ -222,9 +224,13 @@ def computation_lines(
         return [f"{head} {body[0]}", *body[1:-1], body[-1] + thread]
     lines = [head + " {"]
     for node in instruction_order(computation):
-        line = node.source_line if as_read else None
-        if line is None and kept:
-            line = node.line_cache
+        if as_read and node.source_line is not None:
+            # Indented once: a snapshot looks lines up, and the same string object is found fastest.
+            if node.source_line[0] != " ":
+                node.source_line = "  " + node.source_line
+            lines.append(node.source_line)
+            continue
+        line = node.line_cache if kept else None
         lines.append("  " + (print_instruction(node, options, writer) if line is None else line))
     lines.append("}" + thread)
     return lines
@@ -239,11 +245,11 @@ def header_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Iterator
         return
     yield "FileNames"
     for i, name in enumerate(tables.file_names, start=1):
-        yield f"{i} {quote(name)}"
+        yield f'{i} "{escape(raw_bytes(name))}"'
     yield ""
     yield "FunctionNames"
     for i, name in enumerate(tables.function_names, start=1):
-        yield f"{i} {quote(name)}"
+        yield f'{i} "{escape(raw_bytes(name))}"'
     yield ""
     yield "FileLocations"
     for i, at in enumerate(tables.file_locations, start=1):
@@ -301,31 +307,41 @@ def _order(module: HloModule, options: PrintOptions) -> Sequence[HloComputation]
 def dfs_order(module: HloModule) -> list[HloComputation]:
     """Computations in XLA's printing order: callees first, from each one that nobody calls.
 
-    Source: ``openxla/xla:xla/hlo/ir/hlo_module.cc#MakeComputationPostOrder`` with ``dfs_postorder``.
+    Source: ``openxla/xla:xla/hlo/ir/hlo_module.cc#MakeComputationPostOrder`` with ``dfs_postorder``,
+    ``hlo_computation.cc#MakeEmbeddedComputationsList``.
     """
     called = {c for node in module.instructions() for c in node.called_computations}
     order: dict[HloComputation, None] = {}
     for root in module.computations:
         if root in called:
             continue
-        stack: list[tuple[HloComputation, Iterator[HloComputation]]] = [(root, _callees(root))]
-        seen = {root}
+        seen: set[HloComputation] = set()
+        stack: list[tuple[HloComputation, Iterator[HloInstruction]]] = [(root, iter(root))]
         while stack:
-            node, rest = stack[-1]
-            for callee in rest:
-                if callee not in seen and callee not in order:
-                    seen.add(callee)
-                    stack.append((callee, _callees(callee)))
-                    break
+            computation, rest = stack[-1]
+            for node in rest:
+                if node.called:
+                    fresh = [c for c in dict.fromkeys(_in_xla_order(node)) if c not in seen]
+                    seen.update(fresh)
+                    stack.extend((c, iter(c)) for c in reversed(fresh))
+                    if fresh:
+                        break
             else:
                 stack.pop()
-                order[node] = None
+                order.setdefault(computation)
     order.update(dict.fromkeys(module.computations))
     return list(order)
 
 
-def _callees(computation: HloComputation) -> Iterator[HloComputation]:
-    return iter(dict.fromkeys(c for node in instruction_order(computation) for c in node.called_computations))
+def _in_xla_order(node: HloInstruction) -> list[HloComputation]:
+    """Called computations as XLA holds them: a while has its body first, though it prints the condition first."""
+    called = node.called
+    keys = sorted(called, key=_FIRST_CALLED.index) if len(called) > 1 and _FIRST_CALLED_SET >= called.keys() else called
+    return [c for key in keys for c in called[key]]
+
+
+_FIRST_CALLED = ("body", "condition", "true_computation", "false_computation", "select", "scatter")
+_FIRST_CALLED_SET = frozenset(_FIRST_CALLED)
 
 
 def print_module(module: HloModule, options: PrintOptions = DEFAULT) -> str:

@@ -39,8 +39,7 @@ def sharding_form(at: Cursor) -> str:
 
 
 def _tuple(parts: list[str]) -> str:
-    out = "".join((", " if i else "") + (f"/*index={i}*/" if i and i % 5 == 0 else "") + p for i, p in enumerate(parts))
-    return "{" + out + "}"
+    return "{" + ", ".join((f"/*index={i}*/" if i and i % 5 == 0 else "") + p for i, p in enumerate(parts)) + "}"
 
 
 def for_tuple(sharding: str, leaves: int) -> str:

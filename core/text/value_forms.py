@@ -103,7 +103,11 @@ def _words(*allowed: str) -> Callable[[Cursor], str]:
 
 
 def _word_list(*allowed: str) -> Callable[[Cursor], str]:
-    one = _words(*allowed)
+    choose = _words(*allowed)
+
+    def one(at: Cursor) -> str:
+        at.value = at.value.lower()
+        return choose(at)
 
     def read(at: Cursor) -> str:
         return "{" + ",".join(at.items("{", "}", lambda: one(at))) + "}"
@@ -222,7 +226,7 @@ def computation_layout(at: Cursor) -> str:
     at.expect("arrow", "'->'")
     result = _shape(at)
     at.expect("}")
-    listed = "".join((", " if i else "") + (f"/*index={i}*/" if i and i % 5 == 0 else "") + p for i, p in enumerate(parameters))
+    listed = ", ".join((f"/*index={i}*/" if i and i % 5 == 0 else "") + p for i, p in enumerate(parameters))
     return "{(" + listed + ")->" + result + "}"
 
 
@@ -256,7 +260,7 @@ def _window(at: Cursor) -> str:
         values = items.get(key)
         if values is None:
             continue
-        if len(values) != len(size):
+        if len(values) != len(size) and key != "rhs_reversal":
             raise ParseError(f"{key} of the window has {len(values)} entries, size has {len(size)}", column=start + 1)
         if key == "rhs_reversal":
             written = ["1" if int(v) == 1 else "0" for v in values]
@@ -352,6 +356,11 @@ def _json_or_string(at: Cursor) -> str:
     text = at.text[at.start : end]
     _jump(at, end)
     return text
+
+
+def _backend_config(at: Cursor) -> str:
+    text = _json_or_string(at)
+    return "" if text == '""' else text
 
 
 def unescape_or_fail(at: Cursor) -> bytes:
@@ -600,7 +609,7 @@ def _table() -> dict[str, Callable[[Cursor], str]]:
     add("statistics", _statistics)
     add("result_accuracy", _result_accuracy)
     add("origin", origin)
-    add("backend_config", _json_or_string)
+    add("backend_config", _backend_config)
     add("outfeed_shape", _shape)
     add("operand_layout_constraints", _shapes)
     add("output_to_operand_aliasing", _aliasing)
@@ -613,9 +622,10 @@ def _table() -> dict[str, Callable[[Cursor], str]]:
 FORMS: Mapping[str, Callable[[Cursor], str]] = MappingProxyType(_table())
 """How the value of each attribute is read and written, by name; computations and control edges are the graph's."""
 
+_NATURAL = r"(?:0|[1-9]\d{0,17})"
 _USUAL: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
-        **dict.fromkeys([n for n, f in FORMS.items() if f is _integers], re.compile(r"\{(?:0|[1-9]\d{0,17})(?:,(?:0|[1-9]\d{0,17}))*\}|\{\}")),
+        **dict.fromkeys([n for n, f in FORMS.items() if f is _integers], re.compile(rf"\{{{_NATURAL}(?:,{_NATURAL})*\}}|\{{\}}")),
         **dict.fromkeys([n for n, f in FORMS.items() if f is _integer], re.compile(r"0|-?[1-9]\d{0,17}")),
         **dict.fromkeys([n for n, f in FORMS.items() if f is _boolean], re.compile(r"true|false")),
         **dict.fromkeys([n for n, f in FORMS.items() if f is _string], re.compile(r'"[A-Za-z0-9_.$@:/ \-]*"')),
@@ -639,6 +649,8 @@ def canonical_value(name: str, text: str, form: Callable[[Cursor], str] | None =
     no form.
     """
     read = FORMS[name] if form is None else form
+    if name == "slice_sizes" and text[1:].lstrip().startswith("{"):
+        read = _integer_lists  # one list for each operand of a collective-permute
     if form is None and is_usual_value(name, text):
         return text
     at = Cursor(text)

@@ -117,6 +117,7 @@ def _row(run: Run, verdict: StageVerdict, begin: int) -> dict[str, object]:
         "max_ulp": verdict.max_ulp,
         "worst_index": None if verdict.worst_index is None else list(verdict.worst_index),
         "output": verdict.output,
+        "widened": verdict.widened,
         "how": verdict.how,
         "devices": verdict.devices,
         "seconds": round(verdict.seconds, 3),
@@ -146,6 +147,11 @@ def _show(run: Run, found: Replay, rows: Sequence[dict[str, object]], begin: int
         print(f"note: {note}")
     for reason, numbers in _not_evaluated(found, begin).items():
         print(f"not evaluated: {_ranges(numbers)}: {reason}")
+    if found.first_widened is not None:
+        print(
+            f"stage {begin + found.first_widened} and others agree only within what rounding errors were seen to do to "
+            "the results: a small change would not be noticed there"
+        )
     if found.first_difference is None:
         print(f"no difference: {found.evaluated} of {len(rows)} stages were evaluated and agree")
         return

@@ -90,6 +90,8 @@ class StageVerdict:
     """The earlier stage of equal structural hash whose verdict this is."""
     notes: tuple[str, ...] = ()
     """What was assumed, one sentence each."""
+    widened: bool = False
+    """Whether it agrees only because rounding errors were seen to move the results as far: a weaker verdict."""
     how: str = "whole"
     """``whole``, or ``not-checked``."""
     devices: int = 1
@@ -108,6 +110,11 @@ class Replay:
     first_difference: int | None
     """The first stage that differs from the first one; None where none does."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def first_widened(self) -> int | None:
+        """The first stage that agrees only within what rounding errors were seen to do; None where none does."""
+        return next((stage.index for stage in self.stages if stage.widened), None)
 
     @property
     def evaluated(self) -> int:
@@ -445,6 +452,7 @@ def _judge(
         reason="" if status == SAME else f"{worst[1]}: {worst[2]}",
         notes=tuple(notes),
         devices=run.devices,
+        widened=moved is not None and status == AGREES,
     )
 
 

@@ -319,9 +319,9 @@ def _one_line(error: Exception) -> str:
 
 
 def _needed(computation: HloComputation) -> _Needs:
-    """What the root needs, operands first, and the last reader of each value."""
+    """What the root needs and what the world outside sees, operands first, and the last reader of each value."""
     wanted: set[HloInstruction] = set()
-    stack = [computation.root]
+    stack = [computation.root, *(node for node in computation if _has_effect(node))]
     while stack:
         node = stack.pop()
         if node not in wanted:
@@ -333,6 +333,17 @@ def _needed(computation: HloComputation) -> _Needs:
             needs.last[operand] = node
     needs.last.pop(computation.root, None)
     return needs
+
+
+_EFFECTS = frozenset({"outfeed", "send"})
+_CONTROL = frozenset({"async-start", "call", "conditional", "while"})
+
+
+def _has_effect(node: HloInstruction) -> bool:
+    """Whether it sends something away, itself or in what it calls."""
+    if node.opcode in _CONTROL:
+        return any(_has_effect(inner) for computation in node.called_computations for inner in computation)
+    return node.opcode in _EFFECTS
 
 
 def _in_order(computation: HloComputation) -> Sequence[HloInstruction]:

@@ -54,7 +54,7 @@ def measure(run: Run, options: argparse.Namespace, totals: Counter[str], reasons
     for one in (*differ, *failed):
         reasons[f"{one.status}: {family(one.reason)}"] += 1
     first = next(iter([*failed, *differ]), None)
-    remark = "" if first is None else f"[{numbers[first.index]}] {first.status}: {first.reason[:options.width]}"
+    remark = "" if first is None else f"[{numbers[first.index]}] {first.status}: {first.reason[: options.width]}"
     agreeing = len(numbers) - len(differ) - len(failed)
     return ROW.format(
         run.source.module[:40], len(numbers), agreeing, len(differ), len(failed), f"{seconds:.1f}", remark

@@ -31,7 +31,9 @@ DIFF_LINES = 40
 @click.option("--from", "first", type=int, metavar="N", help="Compare with this stage instead of the first.")
 @click.option("--to", "last", type=int, metavar="M", help="Stop after this stage.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that is random.")
-@click.option("--opaque", multiple=True, metavar="TARGET", help="Draw this custom call's results, compare its operands.")
+@click.option(
+    "--opaque", multiple=True, metavar="TARGET", help="Draw this custom call's results, compare its operands."
+)
 @click.option("--factor", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Multiplies the bounds.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; one for each core by default.")
 @click.option("--step-limit", type=click.IntRange(min=1), default=10_000_000, help="Loop iterations of one stage.")

@@ -50,9 +50,7 @@ def elided_constants(module: HloModule) -> list[HloInstruction]:
     return [n for n in module.instructions() if n.opcode == "constant" and n.shape.is_array and n.literal.is_elided]
 
 
-def resolve(
-    module: HloModule, before: HloModule | None, known: Mapping[str, Array], seed: int
-) -> ElidedConstants:
+def resolve(module: HloModule, before: HloModule | None, known: Mapping[str, Array], seed: int) -> ElidedConstants:
     """Values for the elided constants of a stage; `before` is the stage before and `known` its own values."""
     out = ElidedConstants()
     index = {} if before is None else {node.name: node for node in before.instructions()}
@@ -94,9 +92,7 @@ def _alike(node: HloInstruction, index: Mapping[str, HloInstruction], known: Map
     return next(iter(distinct.values())) if len(distinct) == 1 else None
 
 
-def _from_before(
-    node: HloInstruction, index: Mapping[str, HloInstruction], known: Mapping[str, Array]
-) -> Array | None:
+def _from_before(node: HloInstruction, index: Mapping[str, HloInstruction], known: Mapping[str, Array]) -> Array | None:
     """What stood at the constant's place: under its own name, or as the same operand of the same user."""
     candidates: list[HloInstruction] = []
     for user in node.users:

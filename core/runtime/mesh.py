@@ -33,8 +33,7 @@ MOST_DEVICES = 1024
 def needs_mesh(module: HloModule) -> bool:
     """Whether some instruction asks which device it is on, or for the others' data."""
     return any(
-        node.opcode in COLLECTIVES
-        or (node.opcode == "custom-call" and node.attr("custom_call_target") in MANUAL)
+        node.opcode in COLLECTIVES or (node.opcode == "custom-call" and node.attr("custom_call_target") in MANUAL)
         for node in module.instructions()
     )
 

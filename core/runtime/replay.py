@@ -234,7 +234,9 @@ class _Work:
         path.write_bytes(pickle.dumps(reference, protocol=pickle.HIGHEST_PROTOCOL))
         yield (
             0,
-            StageVerdict(0, REFERENCE, 0.0, 0, notes=tuple(run.notes), devices=run.devices, seconds=seconds, hash=hashed),
+            StageVerdict(
+                0, REFERENCE, 0.0, 0, notes=tuple(run.notes), devices=run.devices, seconds=seconds, hash=hashed
+            ),
         )
         before, values = first, dict(known.values)
         for number in order[1:]:
@@ -388,7 +390,9 @@ def _sensitivities(task: _Task, reference: _Reference) -> Sensitivities:
             found: Sensitivities = pickle.load(file)
         return found
     first = StageRun(reference.outputs, reference.kernels)
-    outputs, kernels = _moves(load_module(reference.text), first, reference, _evaluation(task.options, reference.values))
+    outputs, kernels = _moves(
+        load_module(reference.text), first, reference, _evaluation(task.options, reference.values)
+    )
     temporary = path.with_suffix(f".{os.getpid()}")
     temporary.write_bytes(pickle.dumps((outputs, kernels), protocol=pickle.HIGHEST_PROTOCOL))
     temporary.replace(path)

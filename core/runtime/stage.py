@@ -179,9 +179,7 @@ def run_stage(
     if len(arrays) != sum(leaf.is_array for leaf in leaves):
         raise EvaluationError(f"the stage has {len(leaves)} parameters, the first stage {len(arrays)}")
     run = StageRun()
-    whole = all(
-        leaf.dimensions == x.shape for leaf, x in zip((s for s in leaves if s.is_array), arrays, strict=True)
-    )
+    whole = all(leaf.dimensions == x.shape for leaf, x in zip((s for s in leaves if s.is_array), arrays, strict=True))
     devices = module.num_partitions * module.replica_count
     if devices == 1 or (whole and not needs_mesh(module)):
         found = evaluate(module, _with_tokens(leaves, arrays), options=options)
@@ -335,5 +333,3 @@ def check_outputs(first: Sequence[Array], run: StageRun) -> None:
     """Raises UnsupportedError where a stage has other results than the first one, so that none can be compared."""
     if len(first) != len(run.outputs):
         raise UnsupportedError(f"the stage has {len(run.outputs)} results, the first stage {len(first)}")
-
-

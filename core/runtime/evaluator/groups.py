@@ -1,8 +1,8 @@
 """Who takes part in a collective: replica groups in their three spellings, and the four things that their integers mean.
 
 A device is its place in the flat grid, ``replica * partitions + partition``. Source:
-``openxla/xla:xla/hlo/ir/collective_op_group_mode.cc``, ``xla/service/collective_ops_utils.cc#GetParticipatingFlattenedIdGroups``,
-``xla/hlo/ir/mesh_and_axis.cc``.
+``openxla/xla:xla/hlo/ir/collective_op_group_mode.cc``, ``xla/hlo/ir/mesh_and_axis.cc``,
+``xla/service/collective_ops_utils.cc#GetParticipatingFlattenedIdGroups``.
 """
 
 from __future__ import annotations

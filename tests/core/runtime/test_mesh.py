@@ -294,7 +294,8 @@ def test_shardy_regions_cut_and_join() -> None:
   b = f32[2,2] broadcast(f), dimensions={}
   s = f32[2,2] add(l, b)
   ROOT g = f32[4,2] custom-call(s), custom_call_target="xla.sdy.LocalToGlobalShape", frontend_attributes={OUT}"""
-    side = 'xla.sdy.KEY="#sdy.sharding_per_value<[<@mesh, [{\\"x\\"}, {}]>]>",xla.sdy.manual_axes="#sdy<manual_axes{\\"x\\"}>"'
+    spread = '"#sdy.sharding_per_value<[<@mesh, [{\\"x\\"}, {}]>]>"'
+    side = f'xla.sdy.KEY={spread},xla.sdy.manual_axes="#sdy<manual_axes{{\\"x\\"}}>"'
     body = body.replace("IN}", side.replace("KEY", "in_shardings") + "}", 1)
     body = body.replace("OUT}", side.replace("KEY", "out_shardings") + "}", 1)
     module = program(body, partitions=4, header=header)

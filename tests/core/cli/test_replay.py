@@ -1,0 +1,102 @@
+"""hloscope replay, and hloscope run for several devices, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hloscope.core.cli import main
+
+KEYS = {"index", "status", "max_abs", "max_ulp", "worst_index"}
+
+
+def hloscope(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main.run([str(one) for one in arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def dump(fixtures: Path, tmp_path: Path) -> Path:
+    """A copy of a real GPU dump in which a pass went wrong."""
+    copy = tmp_path / "dump"
+    shutil.copytree(fixtures / "dumps" / "gpu_narrow", copy)
+    return copy
+
+
+def plant(dump: Path, fragment: str) -> str:
+    """Makes the stage whose file name holds `fragment`, and all after it, subtract where they added."""
+    files = sorted(dump.glob("module_*.0*.txt"))
+    at = next(i for i, path in enumerate(files) if fragment in path.name)
+    later = [*files[at:], *dump.glob("*gpu_after_optimizations.txt")]
+    for path in later:
+        path.write_text(path.read_text().replace(" add(", " subtract(", 1))
+    return files[at].name
+
+
+def test_a_sound_dump(capsys: pytest.CaptureFixture[str], dump: Path, tmp_path: Path) -> None:
+    code, out, _ = hloscope(capsys, "replay", dump, "--json", "--workers", 1)
+    found = json.loads(out)
+    assert code == 0 and found["first_difference"] is None
+    assert all(set(row) >= KEYS for row in found["stages"])
+    assert [row["index"] for row in found["stages"]] == list(range(len(found["stages"])))
+    assert list((tmp_path / "cache" / "hloscope" / "replay").glob("*.json"))
+    code, out, _ = hloscope(capsys, "replay", dump, "--workers", 1)
+    assert code == 0 and "stages were evaluated and agree" in out
+
+
+def test_a_fault_is_shown_with_what_the_stage_changed(capsys: pytest.CaptureFixture[str], dump: Path) -> None:
+    name = plant(dump, ".0004.")
+    code, out, _ = hloscope(capsys, "replay", dump, "--json", "--workers", 1)
+    found = json.loads(out)
+    assert code == 1
+    first = found["stages"][found["first_difference"]]
+    assert first["file"] == name and first["status"] == "differs" and first["worst_index"] is not None
+    code, out, _ = hloscope(capsys, "replay", dump, "--workers", 1)
+    assert code == 1
+    assert f"stage {first['index']} is the first that differs" in out
+    assert "subtract(" in out.split("is the first that differs")[1]
+
+
+def test_what_cannot_be_replayed(capsys: pytest.CaptureFixture[str], dump: Path, tmp_path: Path) -> None:
+    code, _, err = hloscope(capsys, "replay", dump, "--from", 5, "--to", 2)
+    assert code == 2 and err.startswith("hloscope: ") and "comes before" in err
+    code, _, err = hloscope(capsys, "replay", dump, "--args", tmp_path / "none.npz")
+    assert code == 2 and "Traceback" not in err
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert hloscope(capsys, "replay", empty)[0] == 2
+
+
+def test_run_of_a_program_for_two_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "two.hlo"
+    path.write_text(
+        """HloModule m, num_partitions=2
+
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = f32[] add(a, b)
+}
+
+ENTRY e {
+  x = f32[2] parameter(0), sharding={devices=[2]<=[2]}
+  g = f32[2] all-reduce(x), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=sum
+  n = f32[2] negate(x)
+  ROOT t = (f32[2], f32[2]) tuple(g, n)
+}
+"""
+    )
+    code, out, err = hloscope(capsys, "run", path, "--json")
+    outputs = json.loads(out)["outputs"]
+    assert code == 0 and [one["shape"] for one in outputs] == [[2], [2, 2]]
+    assert "result 1 is not the same on all devices" in err

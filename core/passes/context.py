@@ -186,7 +186,8 @@ class PassContext:
     def snapshot(self, module: HloModule) -> int | None:
         """Put the module's text into the ledger and return its number there; None without a ledger.
 
-        Only computations that changed since the last snapshot are printed again.
+        Only computations that changed since the last snapshot are printed again, and in those only the instructions
+        that were touched: the others show the line that they were read from.
         """
         if not self.ledger.enabled:
             return None
@@ -198,7 +199,7 @@ class PassContext:
         for computation in module.computations:
             known = self._printed.get(computation)
             if known is None or known[0] != computation.version:
-                known = (computation.version, [*computation_lines(computation, shapes=shapes), ""])
+                known = (computation.version, [*computation_lines(computation, shapes=shapes, as_read=True), ""])
             printed[computation] = known
             lines.extend(known[1])
         lines.append("")

@@ -58,5 +58,5 @@ def clone_computation(module: HloModule, computation: HloComputation) -> HloComp
     clone = HloComputation(f"{computation.name}.clone")
     computation.clone_into(clone, {})
     for one in clone:
-        one.line_cache = None
+        one.touch()
     return module.add_computation(clone, first=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hloscope.core.runtime.evaluator import collectives, linear_algebra, sharding, sorting
+from hloscope.core.runtime.evaluator import collectives, gpu_calls, linear_algebra, sharding, sorting
 from hloscope.core.runtime.evaluator.random_bits import generator
 from hloscope.core.runtime.evaluator.values import (
     TOKEN,
@@ -204,6 +204,7 @@ MANUAL = frozenset(
 
 def _table() -> dict[str, Prepare]:
     out: dict[str, Prepare] = {
+        **gpu_calls.TARGETS,
         "AllocateBuffer": _undefined,
         "ConcatBitcast": _concatenation,
         "SPMDFullToShardShape": _full_to_shard,

@@ -1,4 +1,4 @@
-"""Who takes part in a collective: replica groups in their three spellings, and the four things that their integers mean.
+"""Who takes part in a collective: replica groups in their three spellings, and what their integers mean, in four ways.
 
 A device is its place in the flat grid, ``replica * partitions + partition``. Source:
 ``openxla/xla:xla/hlo/ir/collective_op_group_mode.cc``, ``xla/hlo/ir/mesh_and_axis.cc``,

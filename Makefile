@@ -31,12 +31,14 @@ $(VENV)/.made:
 	@touch $@
 
 # Installed in place (edits need no second install); again when the dependencies may have changed.
-$(VENV)/.installed: pyproject.toml setup.py | $(VENV)/.made
+GRAMMAR := core/text/grammar/binding.c core/text/grammar/src/parser.c core/text/grammar/src/scanner.c
+
+$(VENV)/.installed: pyproject.toml setup.py $(GRAMMAR) | $(VENV)/.made
 	@echo "installing hloscope and what it needs into $(VENV) (about 700 MB with jaxlib, once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml setup.py | $(VENV)/.made
+$(VENV)/.installed-dev: pyproject.toml setup.py $(GRAMMAR) | $(VENV)/.made
 	@echo "installing hloscope, what it needs and the developer's tools into $(VENV) (about 900 MB with jaxlib, once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(VENV)/.installed $@

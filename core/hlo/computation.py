@@ -75,6 +75,10 @@ class HloComputation:
         """Instructions in list order."""
         return tuple(self._instructions)
 
+    def instruction_names(self) -> list[str]:
+        """Names of all instructions, in list order."""
+        return [instruction._name for instruction in self._instructions]
+
     @property
     def root(self) -> HloInstruction:
         """The instruction whose value is the result. Raises InternalError while none is set."""
@@ -127,7 +131,7 @@ class HloComputation:
     def load(self, instructions: Iterable[HloInstruction]) -> None:
         """Take over all nodes of an empty computation that has just been read; they name it as their parent already."""
         self._instructions = dict.fromkeys(instructions)
-        parameters = [node for node in self._instructions if node.opcode == "parameter"]
+        parameters = [node for node in self._instructions if node._opcode == "parameter"]
         self._parameters = sorted(parameters, key=lambda node: node.parameter_number)
         self.version += 1
 

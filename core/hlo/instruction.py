@@ -91,12 +91,12 @@ class HloInstruction:
         name: str,
         opcode: str,
         shape: Shape | None,
-        operands: Sequence[HloInstruction],
+        operands: list[HloInstruction],
         attrs: dict[str, str | None],
         payload: str | None,
         parent: HloComputation,
     ) -> HloInstruction:
-        """A node as the reader makes it: `attrs` is taken over, not copied, and nothing is checked.
+        """A node as the reader makes it: `operands` and `attrs` are taken over, not copied; nothing is checked.
 
         It names `parent` already, which must `load` it. A shape that is None must be set before anybody looks.
         """
@@ -104,7 +104,7 @@ class HloInstruction:
         node._name = name
         node._opcode = opcode
         node._shape = shape  # type: ignore[assignment]
-        node._operands = list(operands)
+        node._operands = operands
         node._users = {}
         node._parent = parent
         node._attrs = attrs
@@ -118,7 +118,7 @@ class HloInstruction:
         node.source_line = None
         for operand in operands:
             users = operand._users
-            users[node] = users.get(node, 0) + 1
+            users[node] = users[node] + 1 if node in users else 1
         return node
 
     def __repr__(self) -> str:

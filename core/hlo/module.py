@@ -137,8 +137,7 @@ class HloModule:
         computation.attach(self)
         if keep_name:
             self.computation_names.reserve(computation.name)
-            for instruction in computation:
-                self.instruction_names.reserve(instruction.name)
+            self.instruction_names.reserve_all(computation.instruction_names())
         else:
             computation.set_name_unchecked(self.computation_names.unique(computation.name))
             for instruction in computation:

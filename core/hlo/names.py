@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from hloscope.core.hlo.element_types import ELEMENT_TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _BAD = re.compile(r"[^A-Za-z0-9_.\-]")
 _SUFFIX = re.compile(r"^(?P<root>.*?)\.(?P<number>0|[1-9]\d*)$", re.S)
@@ -34,6 +38,10 @@ class NameUniquer:
     def reserve(self, name: str) -> None:
         """Mark a name as taken as it stands."""
         self._taken.add(name)
+
+    def reserve_all(self, names: Iterable[str]) -> None:
+        """Mark names as taken as they stand."""
+        self._taken.update(names)
 
     def release(self, name: str) -> None:
         """Forget a name that no node carries any more."""

@@ -85,7 +85,7 @@ def make_async(
     computation = HloComputation("async_wrapped")
     computation.synthetic = True
     parameters = [
-        HloInstruction.loaded(f"async_param.{i}" if i else "async_param", "parameter", shape, (), {}, str(i), computation)
+        HloInstruction.loaded(f"async_param.{i}" if i else "async_param", "parameter", shape, [], {}, str(i), computation)
         for i, shape in enumerate(shapes[0].tuple_shapes)
     ]
     inner = {
@@ -97,7 +97,7 @@ def make_async(
         text = node.raw_attrs.get(key)
         if text is not None:
             inner[key] = text
-    root = HloInstruction.loaded("async_op", wrapped, shapes[1], parameters, inner, None, computation)
+    root = HloInstruction.loaded("async_op", wrapped, shapes[1], list(parameters), inner, None, computation)
     for key, group in list(node.called.items()):
         listed = key in CALLED and CALLED[key]
         root.set_called(key, group if listed else group[0])

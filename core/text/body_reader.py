@@ -46,16 +46,16 @@ _IOTA = r"\[[0-9,]++\]<=\[[0-9,]++\](?:T\([0-9,]++\))?+"
 _VALUE = rf"(?:[^\s,{{}}\"'()\[\]/]++(?![\[{{(])|{_STRING}|{_BRACES}|{_IOTA})"
 _KEY = r"[A-Za-z_][A-Za-z0-9_.\-]*+"
 _OPERAND_LIST = rf"%{_NAME}(?>(?:, (?:/\*index=[0-9]++\*/)?+%{_NAME})*)|{_NAME}(?>(?:, {_NAME})*)(?=\))"
+_PAIR = rf", (?!metadata=){_KEY}={_VALUE}"
 _FAST = re.compile(
-    rf"\s*+(ROOT )?+(%?+)({_NAME}) = ({_SHAPE}) ([a-z][a-z0-9\-]*+)\((?:({_OPERAND_LIST})?+|([^()\"'\n]*+))\)"
-    rf"((?>(?:, {_KEY}={_VALUE})*))(?=\s*+[%A-Za-z_}}])"
+    rf"\s*+((ROOT )?+%?+({_NAME}) = ({_SHAPE}) ([a-z][a-z0-9\-]*+)\((?:({_OPERAND_LIST})?+|([^()\"'\n]*+))\)"
+    rf"((?>(?:{_PAIR})*))(?:, metadata=({_BRACES}))?+((?>(?:{_PAIR})*)))(?=\s*+[%A-Za-z_}}])"
 )
+"""Groups: the line, ROOT, name, shape, opcode, operands, payload, attributes before metadata, metadata, the rest."""
 _PAIRS = re.compile(rf", ({_KEY})=({_VALUE})")
-_PERCENT_NAME = re.compile(rf"%({_NAME})")
-_SPECIAL = re.compile(
-    rf"(?<![\w.\-])(?:{'|'.join(CALLED)}|{CONTROL})="
-)
-"""Attributes that are the graph's: computations and control edges."""
+_INDEX_COMMENT = re.compile(r"/\*index=[0-9]++\*/")
+_PLAIN_KEYS = {opcode: frozenset(row.rank) - CALLED.keys() - {CONTROL} for opcode, row in SYNTAX.items()}
+"""Attributes that are text alone, by opcode; computations and control edges are the graph's."""
 
 # ---------------------------------------------------------------- by hand
 _ATTR = re.compile(r"\s*,(?:\s|/\*.*?\*/|//[^\n\r]*)*([A-Za-z_][\w.\-]*)\s*=(?:\s|/\*.*?\*/|//[^\n\r]*)*", re.S)
@@ -137,66 +137,67 @@ class BodyReader:
     # ---------------------------------------------------------------- the fast way
     def _take(self, found: re.Match[str]) -> bool:
         """Make a node of a line that the pattern takes; False leaves it to the slow way."""
-        reading = self.reading
-        root, percent, name, shape_text, opcode, operands, inside, attributes = found.groups()
-        if operands is not None:
-            if opcode == "parameter" or opcode == "constant":
-                inside = operands
-                names = ()
-            elif operands[0] == "%":
-                names = _PERCENT_NAME.findall(operands)
-            else:
-                names = operands.split(", ")
-        elif inside:
-            if opcode != "parameter" and opcode != "constant":
-                return False
-            names = ()
-        else:
-            inside = ""
-            names = ()
-        if opcode not in SYNTAX or name in self.defined:
+        line, root, name, shape_text, opcode, operands, inside, before, metadata, after = found.groups()
+        defined = self.defined
+        plain = _PLAIN_KEYS.get(opcode)
+        if plain is None or name in defined:
             return False
         payload = None
+        arguments: list[HloInstruction] = []
         if opcode == "parameter" or opcode == "constant":
-            payload = inside.strip()
+            payload = (operands or inside or "").strip()
             if opcode == "parameter" and not _DIGITS.match(payload):
                 return False
+        elif operands is not None:
+            if "/" in operands:
+                operands = _INDEX_COMMENT.sub("", operands)
+            try:
+                arguments = [defined[operand] for operand in operands.replace("%", "").split(", ")]
+            except KeyError:
+                return False
+        elif inside:
+            return False
         special = False
-        if attributes:
-            pairs = _PAIRS.findall(attributes)
+        attrs: dict[str, str | None] = {}
+        if before or after:
+            pairs = _PAIRS.findall(before)
+            count = len(pairs)
             attrs = dict(pairs)
-            if len(attrs) != len(pairs):
+            if metadata is not None:
+                attrs["metadata"] = metadata
+                count += 1
+            if after:
+                pairs = _PAIRS.findall(after)
+                count += len(pairs)
+                attrs.update(pairs)
+            if len(attrs) != count:
                 return False
-            known = SYNTAX[opcode].rank
-            for key in attrs:
-                if key not in known:
+            if not plain >= attrs.keys():
+                if not attrs.keys() <= SYNTAX[opcode].rank.keys() or _opens_body(attrs):
                     return False
-            special = _SPECIAL.search(attributes) is not None
-            if special and ("={" in attributes and _opens_body(attrs)):
+                special = True
+        elif metadata is not None:
+            attrs["metadata"] = metadata
+        reading = self.reading
+        shape = reading.shapes.get(shape_text)
+        if shape is None:
+            try:
+                shape = reading.shape_of(shape_text, found.start(4))
+            except Stop:
                 return False
-        else:
-            attrs = {}
-        defined = self.defined
-        try:
-            arguments = [defined[operand] for operand in names]
-        except KeyError:
-            return False
-        try:
-            shape = reading.shape_of(shape_text, found.start(4))
-        except Stop:
-            return False
         node = HloInstruction.loaded(name, opcode, shape, arguments, attrs, payload, self.computation)
-        start = found.start(1) if root else found.start(2)
-        node.source_line = reading.text[start : found.end()]
+        node.source_line = line
+        start = found.start(1)
         if special:
             self._take_special(node, attrs, found.start(8))
         self.nodes.append(node)
         self.starts.append(start)
         defined[name] = node
         if root:
-            self._set_root(node, found.start(1))
+            self._set_root(node, start)
         if reading.check:
-            self._check(node, start, name, percent, {k: found.start(8) for k in attrs}, found)
+            places = {key: found.start(9) if key == "metadata" else found.start(8) for key in attrs}
+            self._check(node, start, name, "", places, found)
         reading.pos = found.end()
         return True
 
@@ -284,7 +285,7 @@ class BodyReader:
         sugar = async_parts(opcode) if opcode not in OPCODES else None
         if opcode not in OPCODES and sugar is None:
             reading.unknown("opcode", opcode, found.start(1))
-        node = HloInstruction.loaded(name, opcode, shape, (), {}, payload, self.computation)
+        node = HloInstruction.loaded(name, opcode, shape, [], {}, payload, self.computation)
         places = self._attributes(node, name) if attributes else {}
         missing = self._arguments(node, operands)
         if sugar is not None and shape is not None:
@@ -510,7 +511,7 @@ class BodyReader:
         """A parameter for an operand that nobody defines, in a text of one instruction."""
         number = sum(1 for node in self.nodes if node.opcode == "parameter")
         name = name or f"_{number}"
-        node = HloInstruction.loaded(name, "parameter", shape, (), {}, str(number), self.computation)
+        node = HloInstruction.loaded(name, "parameter", shape, [], {}, str(number), self.computation)
         self.defined[name] = node
         self.nodes.append(node)
         self.starts.append(at)
@@ -559,7 +560,7 @@ class BodyReader:
                     f"{base.name}_{number}",
                     "get-tuple-element",
                     base.shape.tuple_shapes[number],
-                    (base,),
+                    [base],
                     {"index": index},
                     None,
                     self.computation,
@@ -644,5 +645,5 @@ class BodyReader:
         check_instruction(self.reading, self.computation, node, start, name, bool(percent), places)
 
 
-def _opens_body(attrs: dict[str, str]) -> bool:
-    return any(key in CALLED and value.startswith("{") and "=" in value for key, value in attrs.items())
+def _opens_body(attrs: dict[str, str | None]) -> bool:
+    return any(key in CALLED and value and value.startswith("{") and "=" in value for key, value in attrs.items())

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import gc
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hloscope.core.errors import Diagnostic, ParseError
 from hloscope.core.hlo.attributes import split_top
@@ -20,6 +22,9 @@ from hloscope.core.text.body_reader import BodyReader
 from hloscope.core.text.header_reader import read_header, read_tables, without_log_prefixes
 from hloscope.core.text.reading import Reading, Stop
 from hloscope.core.text.scan import match_bracket, skip_blank
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _B = r"(?:\s|/\*.*?\*/|//[^\n\r]*)"
 _HEAD = re.compile(rf"(ENTRY{_B}+)?(%?)([A-Za-z_][\w.\-]*){_B}*", re.S)
@@ -204,11 +209,10 @@ class Reader:
                 reading.report("expected '->' after the parameter list", pos, pos + 1)
                 reading.skip_line()
                 return None, False
-            result_at = pos + 2
             try:
-                signature, pos = scan_shape(text, result_at)
-            except ParseError as bad:
-                reading.report(bad.message, (bad.column or 1) - 1, bad.column or 1)
+                signature, pos = reading.scan_shape(skip_blank(text, pos + 2))
+            except Stop as bad:
+                reading.report(bad.message, bad.offset, bad.offset + 1, code=bad.code)
                 reading.skip_line()
                 return None, False
             pos = skip_blank(text, pos)
@@ -292,18 +296,30 @@ class Reader:
             reading.module.computation_names.reserve(name)
 
 
+@contextmanager
+def _no_collection(wanted: bool) -> Iterator[None]:
+    """Keep the collector from looking at objects that are all reachable, while they are made and right after.
+
+    Freezing and thawing puts them among the old ones without a look at each.
+    """
+    if not wanted or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        if gc.get_freeze_count() == 0:
+            gc.freeze()
+            gc.unfreeze()
+        gc.enable()
+
+
 def read_text(text: str, *, check: bool = False) -> ReadResult:
     """Read HLO text; with `check` also look for what XLA's own parser refuses. Never raises on bad text."""
-    # A large graph is nothing but reachable objects: looking for garbage in the middle of making it costs much.
-    paused = gc.isenabled() and len(text) > 1 << 16
-    if paused:
-        gc.disable()
-    try:
+    with _no_collection(len(text) > 1 << 16):
         reader = Reader(text, check=check)
         module = reader.read()
-    finally:
-        if paused:
-            gc.enable()
     found = reader.reading
     return ReadResult(
         module,

@@ -58,7 +58,8 @@ class Reading:
         """Unknown words that were reported already."""
         self._lines: LineMap | None = None
         self._blanked: str | None = None
-        self._shapes: dict[str, Shape] = {}
+        self.shapes: dict[str, Shape] = {}
+        """Shapes read so far, by text."""
 
     # ---------------------------------------------------------------- findings
     def report(
@@ -130,7 +131,7 @@ class Reading:
     # ---------------------------------------------------------------- shapes
     def shape_of(self, text: str, at: int) -> Shape:
         """The shape that a text is, default layouts filled in as XLA does; `at` is where the text stands."""
-        known = self._shapes.get(text)
+        known = self.shapes.get(text)
         if known is not None:
             return known
         try:
@@ -146,12 +147,12 @@ class Reading:
         text = self.text
         found = _SIMPLE_SHAPE.match(text, pos)
         if found is not None:
-            known = self._shapes.get(found[0])
+            known = self.shapes.get(found[0])
             if known is not None:
                 return known, found.end()
         elif text.startswith("(", pos):
             end = match_bracket(text, pos)
-            known = self._shapes.get(text[pos:end]) if end > 0 else None
+            known = self.shapes.get(text[pos:end]) if end > 0 else None
             if known is not None:
                 return known, end
         try:
@@ -174,5 +175,5 @@ class Reading:
 
             check_shape(self, shape, text, at)
         filled = shape.with_default_layout()
-        self._shapes[text] = filled
+        self.shapes[text] = filled
         return filled

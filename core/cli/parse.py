@@ -12,11 +12,12 @@ from hloscope.core.cli.output import Column, TableOptions, emit_table, table_opt
 from hloscope.core.cli.progress import progress
 from hloscope.core.errors import Diagnostic, HloscopeError
 from hloscope.core.hlo.module import HloModule
-from hloscope.core.text import PrintOptions, module_lines, parse_module
-from hloscope.core.text.printer import instruction_order
+from hloscope.core.text import PrintOptions, module_lines
+from hloscope.core.text.names import as_xla_reads
+from hloscope.core.text.reader import read_text
 from hloscope.core.views.inputs import Input, read_hlo_text, require_hlo_file
 
-STYLES = ("dump", "short", "canonical", "long")
+STYLES = ("dump", "short", "canonical", "long", "xla")
 _SHOWN = 20
 """Diagnostics of one file that are written to stderr."""
 
@@ -31,6 +32,8 @@ class Parsed:
     """Findings that count as errors."""
     notes: tuple[Diagnostic, ...]
     """Findings that only inform."""
+    xla_would_reject: bool | None = None
+    """Whether the parser of jaxlib 0.10.2 refuses the text; None where nobody looked."""
     unusable: HloscopeError | None = None
     """Why the file could not be read at all."""
 
@@ -50,11 +53,11 @@ class Parsed:
 @click.command("parse", epilog="Example: hloscope parse --check dump/*.txt")
 @click.argument("files", metavar="FILE…", nargs=-1, required=True)
 @click.option("--check", is_flag=True, help="Print no text; exit 1 if any file has an error.")
-@click.option("--strict", is_flag=True, help="Count everything that the reader notes as an error.")
+@click.option("--strict", is_flag=True, help="Count as an error whatever XLA's own parser (jaxlib 0.10.2) refuses.")
 @click.option(
     "--style", type=click.Choice(STYLES), default="dump", show_default=True,
-    help="dump as in dump files; short without % and signatures; long with operand shapes; canonical with instructions"
-    " named by their order and without metadata, so that equal modules have equal texts.",
+    help="dump as in dump files; short without % and signatures; long with operand shapes; xla as jaxlib's to_string;"
+    " canonical without names and metadata and with callees written out, so that equal modules have equal texts.",
 )  # fmt: skip
 @click.option("--metadata/--no-metadata", default=None, help="With or without metadata and source tables.")
 @table_options
@@ -66,9 +69,9 @@ def command(
     FILE is HLO text, a binary HloProto, or - for standard input. The reader recovers: what it could read is printed
     even where something is wrong, and the findings go to stderr. Exit 1 where a file has an error.
 
-    --strict today means: every finding of the reader is an error, those that it recovers from without loss too. What
-    XLA's own parser would say beyond that is not known yet; "xla_would_reject" is true where an error was found, null
-    elsewhere.
+    Definitions may come after uses, and an attribute, opcode or element type that nobody knows is kept, printed back
+    and noted once. --strict judges as XLA's own parser does, the one of jaxlib 0.10.2: what that refuses is an error
+    with a position. Without it "xla_would_reject" in --json says what --strict would have found.
     """
     as_rows = table.json or table.jsonl
     inputs: list[Input | str] = list(files)
@@ -80,7 +83,7 @@ def command(
         def stream() -> Iterator[dict[str, object]]:
             with progress("parsing") as report:
                 for number, file in enumerate(inputs, 1):
-                    result, _ = _parse(file, strict)
+                    result, _ = _parse(file, strict, judge=as_rows)
                     results.append(result)
                     report(number, len(files))
                     yield _row(result)
@@ -91,13 +94,13 @@ def command(
     else:
         options = print_options(style, metadata)
         for number, file in enumerate(inputs):
-            result, module = _parse(file, strict)
+            result, module = _parse(file, strict, judge=False)
             results.append(result)
             _say([result])
             if module is not None:
                 if number:
                     sys.stdout.write("\n")
-                _print(canonical(module) if style == "canonical" else module, options)
+                _print(as_xla_reads(module) if options.exact else module, options)
     if any(result.unusable is not None for result in results):
         return 2
     return 0 if all(result.ok for result in results) else 1
@@ -111,28 +114,10 @@ def print_options(style: str, metadata: bool | None = None) -> PrintOptions:
         "dump": PrintOptions(),
         "short": PrintOptions.short(),
         "long": PrintOptions.long(),
-        "canonical": PrintOptions(
-            percent=False,
-            operand_shapes=True,
-            index_comments=False,
-            signatures=False,
-            metadata=False,
-            backend_config=False,
-        ),
+        "xla": PrintOptions.xla(),
+        "canonical": PrintOptions.canonical(),
     }[style]
     return found if metadata is None else replace(found, metadata=metadata)
-
-
-def canonical(module: HloModule) -> HloModule:
-    """A copy whose instructions are named by their place in their computation, ``tmp_0`` and on.
-
-    As ``HloPrintOptions::Canonical`` names them; XLA also repeats a callee's body after each call, which this does not.
-    """
-    copy = module.clone()
-    for computation in copy.computations:
-        for number, instruction in enumerate(instruction_order(computation)):
-            instruction.set_name_unchecked(f"tmp_{number}")
-    return copy
 
 
 def _print(module: HloModule, options: PrintOptions) -> None:
@@ -147,18 +132,25 @@ def _print(module: HloModule, options: PrintOptions) -> None:
         write("\n".join(batch) + "\n")
 
 
-def _parse(given: Input | str, strict: bool) -> tuple[Parsed, HloModule | None]:
+def _parse(given: Input | str, strict: bool, *, judge: bool) -> tuple[Parsed, HloModule | None]:
+    """Read one file; with `judge` (and with `strict`) also find what XLA's own parser refuses."""
     file = given if isinstance(given, str) else given.path
     try:
         text = read_hlo_text(given)
     except HloscopeError as error:
-        return Parsed(file, 0, (), (), error), None
-    module, findings = parse_module(text)
-    errors = tuple(one for one in findings if strict or one.severity == "error")
-    notes = tuple(one for one in findings if not strict and one.severity != "error")
+        return Parsed(file, 0, (), (), unusable=error), None
+    result = read_text(text, check=strict or judge)
+    errors = [one for one in result.diagnostics if one.severity == "error"]
+    notes = [one for one in result.diagnostics if one.severity != "error"]
+    if strict:
+        errors = sorted([*errors, *result.objections], key=lambda one: one.offset)
+        notes = []
+    module = result.module
     if module is None and not errors:
-        errors = (Diagnostic("no HLO module in the text", 1, 1, 1, 1),)
-    return Parsed(file, module.instruction_count if module is not None else 0, errors, notes), module
+        errors = [Diagnostic("no HLO module in the text", 1, 1, 1, 1)]
+    refused = result.xla_would_reject if strict or judge else True if errors else None
+    count = module.instruction_count if module is not None else 0
+    return Parsed(file, count, tuple(errors), tuple(notes), refused), module
 
 
 def _row(result: Parsed) -> dict[str, object]:
@@ -171,12 +163,8 @@ def _row(result: Parsed) -> dict[str, object]:
         "instructions": result.instructions,
         "error": result.first,
         "errors": errors,
-        "xla_would_reject": None if result.ok else True if result.errors and not _only_notes(result.errors) else None,
+        "xla_would_reject": result.xla_would_reject,
     }
-
-
-def _only_notes(findings: Sequence[Diagnostic]) -> bool:
-    return all(one.severity != "error" for one in findings)
 
 
 def _emit(rows: Iterator[dict[str, object]], table: TableOptions, results: list[Parsed]) -> None:

@@ -77,7 +77,7 @@ class HloComputation:
 
     def instruction_names(self) -> list[str]:
         """Names of all instructions, in list order."""
-        return [instruction._name for instruction in self._instructions]
+        return [instruction.name for instruction in self._instructions]
 
     @property
     def root(self) -> HloInstruction:
@@ -128,12 +128,19 @@ class HloComputation:
         self.version += 1
         return instruction
 
-    def load(self, instructions: Iterable[HloInstruction]) -> None:
-        """Take over all nodes of an empty computation that has just been read; they name it as their parent already."""
+    def load(self, instructions: Iterable[HloInstruction]) -> bool:
+        """Take over all nodes of an empty computation that has just been read; they name it as their parent already.
+
+        Returns whether the parameters stand in the order of their numbers, without holes.
+        """
         self._instructions = dict.fromkeys(instructions)
-        parameters = [node for node in self._instructions if node._opcode == "parameter"]
-        self._parameters = sorted(parameters, key=lambda node: node.parameter_number)
+        self._parameters = [node for node in self._instructions if node.opcode == "parameter"]
+        numbers = [node.payload for node in self._parameters]
+        in_order = numbers == [str(i) for i in range(len(numbers))]
+        if not in_order:
+            self._parameters.sort(key=lambda node: node.parameter_number)
         self.version += 1
+        return in_order
 
     def _place_parameter(self, instruction: HloInstruction) -> None:
         number = instruction.parameter_number

@@ -52,6 +52,8 @@ _FAST = re.compile(
     rf"((?>(?:{_PAIR})*))(?:, metadata=({_BRACES}))?+((?>(?:{_PAIR})*)))(?=\s*+[%A-Za-z_}}])"
 )
 """Groups: the line, ROOT, name, shape, opcode, operands, payload, attributes before metadata, metadata, the rest."""
+COMPUTATION_HEAD = re.compile(rf"(ENTRY\s++)?+(%?+)({_NAME})\s*+(?:{_PARENS}\s*+->\s*+({_SHAPE}))?+\s*+\{{")
+"""The first line of a computation as XLA prints it: ENTRY, percent sign, name, result shape."""
 _PAIRS = re.compile(rf", ({_KEY})=({_VALUE})")
 _INDEX_COMMENT = re.compile(r"/\*index=[0-9]++\*/")
 _PLAIN_KEYS = {opcode: frozenset(row.rank) - CALLED.keys() - {CONTROL} for opcode, row in SYNTAX.items()}
@@ -117,9 +119,10 @@ class BodyReader:
         """Resolve what was named before its definition, hand the nodes to the computation, set the root."""
         self._link()
         if self.nodes:
-            self.computation.load(self.nodes)
+            in_order = self.computation.load(self.nodes)
             self.computation.set_root(self.root if self.root is not None else self.nodes[-1])
-        self._check_parameters()
+            if not in_order:
+                self._check_parameters()
 
     def _check_parameters(self) -> None:
         for number, parameter in enumerate(self.computation.parameters):

@@ -18,13 +18,15 @@ from hloscope.core.hlo.attributes import split_top
 from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.hlo.shape import scan_shape
-from hloscope.core.text.body_reader import BodyReader
+from hloscope.core.text.body_reader import COMPUTATION_HEAD, BodyReader
 from hloscope.core.text.header_reader import read_header, read_tables, without_log_prefixes
 from hloscope.core.text.reading import Reading, Stop
 from hloscope.core.text.scan import match_bracket, skip_blank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from hloscope.core.hlo.shape import Shape
 
 _B = r"(?:\s|/\*.*?\*/|//[^\n\r]*)"
 _HEAD = re.compile(rf"(ENTRY{_B}+)?(%?)([A-Za-z_][\w.\-]*){_B}*", re.S)
@@ -190,12 +192,20 @@ class Reader:
     def _read_computation(self) -> tuple[HloComputation | None, bool]:
         reading = self.reading
         text, start = reading.text, reading.pos
+        quick = COMPUTATION_HEAD.match(text, start)
+        if quick is not None:
+            signature = None
+            if reading.check and quick[4] is not None:
+                try:
+                    signature = reading.shape_of(quick[4], quick.start(4))
+                except Stop as bad:
+                    reading.object(bad.message, bad.offset)
+            return self._read_opened(quick, signature, quick.end())
         head = _HEAD.match(text, start)
         if head is None:
             reading.report(f"expected a computation, got {reading.glance(start)}", start, start + 1)
             reading.skip_line()
             return None, False
-        name, name_at = head[3], head.start(3)
         pos = skip_blank(text, head.end())
         signature = None
         if text.startswith("(", pos):
@@ -220,8 +230,16 @@ class Reader:
             reading.report(f"expected '{{' to open a computation, got {reading.glance(pos)}", pos, pos + 1)
             reading.skip_line()
             return None, False
+        return self._read_opened(head, signature, pos + 1)
+
+    def _read_opened(
+        self, head: re.Match[str], signature: Shape | None, pos: int
+    ) -> tuple[HloComputation | None, bool]:
+        """Read a computation from behind its opening brace on; `head` gives ENTRY and the name in groups 1 and 3."""
+        reading, text = self.reading, self.reading.text
+        name, name_at, start = head[3], head.start(3), head.start()
         computation = HloComputation(name)
-        reading.pos = pos + 1
+        reading.pos = pos
         body = BodyReader(reading, computation)
         if not body.read():
             end = len(text)
@@ -253,13 +271,12 @@ class Reader:
         return computation, head[1] is not None
 
     def _check_computation(
-        self, computation: HloComputation, head: re.Match[str], signature: object, at: int
+        self, computation: HloComputation, head: re.Match[str], signature: Shape | None, at: int
     ) -> None:
-        from hloscope.core.hlo.shape import Shape
         from hloscope.core.text.strict import check_computation
 
         check_computation(self.reading, computation, at)
-        if isinstance(signature, Shape) and not computation.root.shape.compatible(signature):
+        if signature is not None and not computation.root.shape.compatible(signature):
             self.reading.object(
                 f"the signature says {signature}, the root has {computation.root.shape}", at, at + len(head[3])
             )

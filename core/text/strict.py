@@ -121,6 +121,8 @@ def _check_attributes(
     syntax = syntax_of(target.opcode)
     for key in {**node.raw_attrs, **(target.raw_attrs if target is not node else {})}:
         at = places.get(key, start)
+        if target is node and key not in syntax.rank:
+            continue  # noted as unknown already
         allowed = syntax.allows(key) or (target is not node and key in _ON_ASYNC)
         if not allowed:
             newer = key in syntax.newer

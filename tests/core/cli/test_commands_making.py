@@ -117,7 +117,7 @@ def test_parse_rows(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Pa
     assert code == 1
     assert set(good) == {"file", "ok", "instructions", "error", "errors", "xla_would_reject"}
     assert good == {
-        "file": str(tiny), "ok": True, "instructions": 5, "error": None, "errors": [], "xla_would_reject": None,
+        "file": str(tiny), "ok": True, "instructions": 5, "error": None, "errors": [], "xla_would_reject": False,
     }  # fmt: skip
     assert bad["ok"] is False and bad["errors"][0].keys() == {"line", "column", "message"}
     assert bad["error"].endswith(bad["errors"][0]["message"])

@@ -88,6 +88,4 @@ def _symbol(
     )
 
 
-FEATURE = Feature(
-    types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, outline, heavy=True, large="the outline lists computations only"
-)
+FEATURE = Feature(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, outline, heavy=True, large="the outline lists computations only")

@@ -12,6 +12,7 @@ from hloscope.lsp.features import (
     outline,
     references,
     rename,
+    semantic_tokens,
     workspace_symbols,
 )
 from hloscope.lsp.features.feature import Feature, WorkspaceFeature
@@ -25,6 +26,8 @@ FEATURES: tuple[Feature, ...] = (
     folding.FEATURE,
     rename.PREPARE,
     rename.FEATURE,
+    semantic_tokens.FULL,
+    semantic_tokens.RANGE,
 )
 
 WORKSPACE_FEATURES: tuple[WorkspaceFeature, ...] = (workspace_symbols.FEATURE,)

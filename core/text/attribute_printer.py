@@ -162,6 +162,8 @@ def constant_text(node: HloInstruction, *, large: bool) -> str:
     shape = node.shape
     if not large and shape.is_array and not shape.is_unbounded and shape.element_count > _ELIDED_ABOVE:
         return ELIDED
+    if not large and shape.is_tuple:
+        return ELIDED
     payload = node.payload
     if payload is None:
         return ""

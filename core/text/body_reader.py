@@ -200,7 +200,7 @@ class BodyReader:
             self._set_root(node, start)
         if reading.check:
             places = {key: found.start(9) if key == "metadata" else found.start(8) for key in attrs}
-            self._check(node, start, name, "", places, found)
+            self._check(node, start, name, places, linked=True)
         reading.pos = found.end()
         return True
 
@@ -300,7 +300,7 @@ class BodyReader:
         if missing:
             self._forward.append((node, operands))
         if reading.check:
-            self._check(node, start, name, "", places, found)
+            self._check(node, start, name, places, linked=not missing)
         return node
 
     def _result_shape(self, pos: int) -> tuple[Shape | None, int]:
@@ -634,18 +634,10 @@ class BodyReader:
                 else:
                     target.add_control_dependency(node)
 
-    def _check(
-        self,
-        node: HloInstruction,
-        start: int,
-        name: str,
-        percent: str,
-        places: dict[str, int],
-        found: re.Match[str],
-    ) -> None:
+    def _check(self, node: HloInstruction, start: int, name: str, places: dict[str, int], *, linked: bool) -> None:
         from hloscope.core.text.strict import check_instruction
 
-        check_instruction(self.reading, self.computation, node, start, name, bool(percent), places)
+        check_instruction(self.reading, node, start, name, places, linked=linked)
 
 
 def _opens_body(attrs: dict[str, str | None]) -> bool:

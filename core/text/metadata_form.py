@@ -59,4 +59,4 @@ def metadata_form(at: Cursor) -> str:
 
 def is_usual(text: str) -> bool:
     """Whether metadata is in XLA's form as it stands; False says nothing."""
-    return USUAL.fullmatch(text) is not None and _GLUED.search(text) is None
+    return text != "{}" and USUAL.fullmatch(text) is not None and _GLUED.search(text) is None

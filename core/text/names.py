@@ -50,6 +50,7 @@ def as_xla_reads(module: HloModule) -> HloModule:
         for node in computation:
             node.set_name_unchecked(names.unique(node.name))
             _as_made(node)
+            _drop_lost_frame(node, len(copy.stack_frames.stack_frames))
             if node.opcode.startswith("async-"):
                 _share_with_wrapped(node)
     return copy
@@ -76,6 +77,13 @@ def _as_made(node: HloInstruction) -> None:
         wanted = shape.with_layout(replace(shape.layout, element_size_in_bits=0))
     if wanted is not None and wanted.with_default_layout() != shape:
         node.shape = wanted.with_default_layout()
+
+
+def _drop_lost_frame(node: HloInstruction, frames: int) -> None:
+    """Remove a stack frame that the module's tables do not have."""
+    text = node.raw_attrs.get("metadata")
+    if text is not None and "stack_frame_id" in text and node.metadata.stack_frame_id > frames:
+        node.set_attr("metadata", replace(node.metadata, stack_frame_id=0))
 
 
 def _share_with_wrapped(node: HloInstruction) -> None:

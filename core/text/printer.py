@@ -241,7 +241,7 @@ def header_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Iterator
     yield f"HloModule {module.name}" + "".join(f", {key}={text}" for key, text in header_attributes(module, options))
     yield ""
     tables = module.stack_frames
-    if not options.metadata or not (tables or module.tables_present):
+    if not options.metadata or not (tables or (module.tables_present and not options.exact)):
         return
     yield "FileNames"
     for i, name in enumerate(tables.file_names, start=1):
@@ -274,6 +274,8 @@ def header_attributes(module: HloModule, options: PrintOptions = DEFAULT) -> lis
     out: list[tuple[str, str]] = []
     for key in sorted(attrs, key=lambda name: HEADER_ORDER.get(name, len(HEADER_ORDER))):
         value = header_value(key, attrs[key])
+        if key == "origin_recovery_table" and options.exact:
+            value += "\n"
         if value and HEADER_OMITTED.get(key) != value:
             out.append((key, value))
     return out

@@ -240,6 +240,7 @@ class Reader:
         name, name_at, start = head[3], head.start(3), head.start()
         computation = HloComputation(name)
         reading.pos = pos
+        before = len(reading.diagnostics)
         body = BodyReader(reading, computation)
         if not body.read():
             end = len(text)
@@ -260,9 +261,9 @@ class Reader:
             computation.execution_thread = "" if thread[1] == "main" else thread[1]
             reading.pos = thread.end()
         if not body.nodes:
-            reading.report(
-                f"computation %{name} is empty", start, name_at + len(name), code="empty-computation"
-            )
+            if len(reading.diagnostics) == before:  # else it was told already why nothing is in it
+                end = name_at + len(name)
+                reading.report(f"computation %{name} is empty", start, end, code="empty-computation")
             reading.by_name.pop(name, None)
             return None, False
         if reading.check:

@@ -421,8 +421,7 @@ def _named(at: Cursor) -> str:
             op = _reduction(at)
         tail = ", " + _named_metadata(at) if at.accept(",") else ""
         at.expect("}")
-        head = f"{mesh}, {word}" if word == "manual" else word + ("=" + op if op not in ("", "sum") else "")
-        return "{" + head + tail + "}"
+        return "{" + f"{mesh}, {word}" + ("=" + op if op not in ("", "sum") else "") + tail + "}"
     parts = [mesh, "[" + ", ".join(at.items("[", "]", lambda: _dimension(at, names))) + "]"]
     found: dict[str, str] = {}
     while at.kind != "}":

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import ParseError
-from hloscope.core.hlo.attributes import parse_dim_labels
 from hloscope.core.hlo.literal import parse_literal
 from hloscope.core.hlo.shape import Shape, scan_shape
 from hloscope.core.text.metadata_form import is_usual, metadata_form
@@ -334,10 +333,20 @@ def _dim_labels(at: Cursor) -> str:
     if len(set(counts)) != 1:
         at.fail("input, kernel and output differ in their number of spatial dimensions")
     at.advance()
-    try:
-        return str(parse_dim_labels(text))
-    except ParseError:
-        return text
+    return f"{_labels(left, 'bf')}_{_labels(middle, 'io')}->{_labels(right, 'bf')}"
+
+
+def _labels(labels: str, letters: str) -> str:
+    """Labels as XLA writes them: a letter that is missing stands for dimension 0, trailing unknown ones are lost."""
+    places = {c: i for i, c in enumerate(labels) if c != "?"}
+    first, second = places.get(letters[0], 0), places.get(letters[1], 0)
+    spatial = [i for c, i in sorted(places.items()) if c.isdigit()]
+    out = ["?"] * (max([first, second, *spatial]) + 1)
+    out[first] = letters[0]
+    out[second] = letters[1]
+    for number, place in enumerate(spatial):
+        out[place] = str(number)
+    return "".join(out)
 
 
 # ---------------------------------------------------------------- dictionaries and strings

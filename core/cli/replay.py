@@ -37,6 +37,7 @@ DIFF_LINES = 40
 @click.option("--factor", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Multiplies the bounds.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; one for each core by default.")
 @click.option("--step-limit", type=click.IntRange(min=1), default=10_000_000, help="Loop iterations of one stage.")
+@click.option("--regions", is_flag=True, help="Evaluate only what each stage changed, for modules that are too large.")
 @click.option("--no-cache", is_flag=True, help="Neither use nor keep verdicts of earlier replays.")
 @json_option
 def command(
@@ -50,6 +51,7 @@ def command(
     factor: float,
     workers: int | None,
     step_limit: int,
+    regions: bool,
     no_cache: bool,
     as_json: bool,
 ) -> int:
@@ -71,6 +73,7 @@ def command(
             workers=workers or 0,
             step_limit=step_limit,
             factor=factor,
+            regions=regions,
             cache=None if no_cache else cache_folder(),
         )
         texts = [_text(run, number) for number in range(begin, end + 1)]
@@ -136,6 +139,7 @@ def _show(run: Run, found: Replay, rows: Sequence[dict[str, object]], begin: int
         Column("pipeline"),
         Column("pass"),
         Column("status"),
+        Column("how", hidden=all(row["how"] == "whole" for row in rows)),
         Column("max_abs", show=lambda value: f"{value:.3g}"),
         Column("max_ulp"),
         Column("worst_index", title="worst at", show=str),

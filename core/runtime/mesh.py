@@ -16,8 +16,9 @@ from hloscope.core.errors import EvaluationError, UnsupportedError
 from hloscope.core.runtime.evaluator import Evaluator, bind, leaves
 from hloscope.core.runtime.evaluator.collectives import TABLE as COLLECTIVES
 from hloscope.core.runtime.evaluator.custom_calls import MANUAL
+from hloscope.core.runtime.evaluator.dynamic import settled
 from hloscope.core.runtime.evaluator.machine import available_memory
-from hloscope.core.runtime.evaluator.values import EvaluationOptions, Value
+from hloscope.core.runtime.evaluator.values import EvaluationOptions, TooLargeError, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,10 +64,10 @@ def evaluate_on_mesh(
     limit = evaluator.options.memory_limit or available_memory() * 4 // 5
     needed = plan.peak_bytes * mesh.size
     if needed > limit:
-        raise UnsupportedError(
+        raise TooLargeError(
             f"evaluating this on {mesh.size} devices takes about {needed / 1e9:.1f} GB, {limit / 1e9:.1f} GB are free"
         )
-    return mesh.run(lambda device: list(leaves(evaluator.run(plan, bound[device]))))
+    return mesh.run(lambda device: list(leaves(settled(evaluator.run(plan, bound[device])))))
 
 
 @dataclass(slots=True)

@@ -26,8 +26,11 @@ from hloscope.core.hlo.hashing import structural_hash
 from hloscope.core.runtime import elided
 from hloscope.core.runtime.compare import Comparison, Rules, Sensitivity, compare, join_rules, rules_for
 from hloscope.core.runtime.evaluator import EvaluationOptions, bind, leaves
+from hloscope.core.runtime.evaluator.machine import available_memory
 from hloscope.core.runtime.evaluator.sharding import Sharding
+from hloscope.core.runtime.evaluator.values import TooLargeError
 from hloscope.core.runtime.inputs import moderate_inputs
+from hloscope.core.runtime.regions import check_regions
 from hloscope.core.runtime.stage import (
     Program,
     StageRun,
@@ -67,6 +70,8 @@ class ReplayOptions:
     """Multiplies the bounds."""
     cache: str | None = None
     """Folder of verdicts; None keeps them for this replay only."""
+    regions: bool = False
+    """Evaluate nothing whole: only what each stage changed. Done anyway where a stage cannot be evaluated whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ class StageVerdict:
     widened: bool = False
     """Whether it agrees only because rounding errors were seen to move the results as far: a weaker verdict."""
     how: str = "whole"
-    """``whole``, or ``not-checked``."""
+    """``whole``; ``region``, where only what changed since the stage before was evaluated; or ``not-checked``."""
     devices: int = 1
     """Simulated devices that it ran on."""
     seconds: float = 0.0
@@ -147,6 +152,14 @@ class _Task:
     drawn: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _RegionTask:
+    before: str
+    after: str
+    options: ReplayOptions
+    elided: tuple[Mapping[str, Array], Mapping[str, Array]]
+
+
 def replay(
     stages: Sequence[Callable[[], str]],
     options: ReplayOptions | None = None,
@@ -179,6 +192,9 @@ class _Work:
         self._done = 0
         self._total = 1
         self._notes: list[str] = []
+        self._elided: dict[int, Mapping[str, Array]] = {}
+        self._drawn: dict[int, tuple[str, ...]] = {}
+        self._why_not_whole: dict[int, str] = {}
 
     def run(self, inputs: Sequence[Array] | None) -> Replay:
         first_text = self._stages[0]()
@@ -191,10 +207,23 @@ class _Work:
         order = sorted(index_of.values())
         self._total = len(order)
         first = load_module(first_text)
-        tasks = self._tasks(first, first_text, inputs, order)
         verdicts: dict[str, StageVerdict] = {}
         by_hash: dict[str, int] = {}
-        for number, verdict in self._results(tasks):
+        whole = not self._options.regions
+        if whole:
+            try:
+                for number, verdict in self._results(self._tasks(first, first_text, inputs, order)):
+                    verdicts[digests[number]] = replace(verdict, index=number)
+            except TooLargeError as error:
+                self._notes.append(f"{error}: only what each stage changed is evaluated")
+                whole = False
+        if not whole:
+            verdicts[digests[0]] = StageVerdict(0, REFERENCE, how="region", hash=structural_hash(first))
+            self._elided[0] = elided.resolve(first, None, {}, self._options.seed).values
+            for number, text in self._texts(first, order):
+                del number, text
+        self._settle(order)
+        for number, verdict in self._results(self._region_tasks(order, digests, verdicts)):
             verdicts[digests[number]] = replace(verdict, index=number)
         out: list[StageVerdict] = []
         for number, digest in enumerate(digests):
@@ -208,10 +237,16 @@ class _Work:
         different = next((v.index for v in out if v.status == DIFFERS), None)
         return Replay(tuple(out), different, tuple(dict.fromkeys(self._notes)))
 
+    def _settle(self, order: Sequence[int]) -> None:
+        """Every stage has a row in the tables of elided constants, also where the work stopped early."""
+        for number in order:
+            self._elided.setdefault(number, {})
+            self._drawn.setdefault(number, ())
+
     # ---------------------------------------------------------------- the first stage
     def _tasks(
         self, first: HloModule, text: str, inputs: Sequence[Array] | None, order: Sequence[int]
-    ) -> Generator[tuple[int, _Task | StageVerdict], None, None]:
+    ) -> Generator[tuple[int, _Task | _RegionTask | StageVerdict], None, None]:
         known = elided.resolve(first, None, {}, self._options.seed)
         self._say_drawn(0, known.drawn)
         program = Program(_inputs(first, inputs, self._options.seed), tuple(parameter_shardings(first)))
@@ -238,26 +273,45 @@ class _Work:
                 0, REFERENCE, 0.0, 0, notes=tuple(run.notes), devices=run.devices, seconds=seconds, hash=hashed
             ),
         )
-        before, values = first, dict(known.values)
+        self._elided[0] = known.values
+        for number, text in self._texts(first, order):
+            yield (
+                number,
+                _Task(text, str(path), self._options, str(self._cache), self._elided[number], self._drawn[number]),
+            )
+
+    def _texts(self, first: HloModule, order: Sequence[int]) -> Generator[tuple[int, str], None, None]:
+        """The stages after the first, the values of their elided constants found on the way."""
+        before: HloModule | None = first
         for number in order[1:]:
             text = self._stages[number]()
-            task = _Task(text, str(path), self._options, str(self._cache))
+            earlier = self._before(order, number)
+            self._elided[number], self._drawn[number] = {}, ()
+            module: HloModule | None = None
             if ELIDED_MARK in text:
-                try:
-                    module = load_module(text)
-                    if elided.elided_constants(module):
-                        earlier = before if before is not None else _loaded(self._stages[self._before(order, number)]())
-                        found = elided.resolve(module, earlier, values, self._options.seed)
-                        self._say_drawn(number, found.drawn)
-                        self._say_guessed(number, found.guessed)
-                        values = dict(found.values)
-                        task = replace(task, values=found.values, drawn=tuple(found.drawn))
-                    before = module
-                except HloscopeError:
-                    before = None
-            else:
-                before = None
-            yield number, task
+                module = _loaded(text)
+                if module is not None and elided.elided_constants(module):
+                    before = before if before is not None else _loaded(self._stages[earlier]())
+                    found = elided.resolve(module, before, self._elided[earlier], self._options.seed)
+                    self._say_drawn(number, found.drawn)
+                    self._say_guessed(number, found.guessed)
+                    self._elided[number], self._drawn[number] = found.values, tuple(found.drawn)
+            before = module
+            yield number, text
+
+    def _region_tasks(
+        self, order: Sequence[int], digests: Sequence[str], verdicts: Mapping[str, StageVerdict]
+    ) -> Generator[tuple[int, _Task | _RegionTask | StageVerdict], None, None]:
+        """What was not evaluated whole."""
+        for number in order[1:]:
+            known = verdicts.get(digests[number])
+            if known is not None and known.status != NOT_EVALUATED:
+                continue
+            earlier = self._before(order, number)
+            texts = self._stages[earlier](), self._stages[number]()
+            values = self._elided.get(earlier, {}), self._elided.get(number, {})
+            self._why_not_whole[number] = "" if known is None else known.reason
+            yield number, _RegionTask(*texts, self._options, values)
 
     @staticmethod
     def _before(order: Sequence[int], number: int) -> int:
@@ -298,12 +352,12 @@ class _Work:
 
     # ---------------------------------------------------------------- the others
     def _results(
-        self, tasks: Generator[tuple[int, _Task | StageVerdict], None, None]
+        self, tasks: Generator[tuple[int, _Task | _RegionTask | StageVerdict], None, None]
     ) -> Generator[tuple[int, StageVerdict], None, None]:
         workers = self._options.workers or os.cpu_count() or 1
         if workers == 1 or self._total <= 3:
             for number, task in tasks:
-                yield number, self._count(task if isinstance(task, StageVerdict) else check_stage(task))
+                yield number, self._count(number, task if isinstance(task, StageVerdict) else check(task))
             return
         from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
         from multiprocessing import get_context
@@ -312,26 +366,79 @@ class _Work:
             running: dict[Future[StageVerdict], int] = {}
             for number, task in tasks:
                 if isinstance(task, StageVerdict):
-                    yield number, self._count(task)
+                    yield number, self._count(number, task)
                     continue
-                running[pool.submit(check_stage, task)] = number
+                running[pool.submit(check, task)] = number
                 while len(running) >= workers + 2:
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     for one in done:
-                        yield running.pop(one), self._count(one.result())
+                        stage = running.pop(one)
+                        yield stage, self._count(stage, one.result())
             while running:
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for one in done:
-                    yield running.pop(one), self._count(one.result())
+                    stage = running.pop(one)
+                    yield stage, self._count(stage, one.result())
 
-    def _count(self, verdict: StageVerdict) -> StageVerdict:
-        self._done += 1
+    def _count(self, number: int, verdict: StageVerdict) -> StageVerdict:
+        why = self._why_not_whole.get(number)
+        if why and verdict.status == NOT_EVALUATED:
+            verdict = replace(verdict, reason=why, notes=(*verdict.notes, f"by region: {verdict.reason}"))
+        elif why:
+            verdict = replace(verdict, notes=(*verdict.notes, f"not evaluated whole: {why}"))
+        self._done = min(self._done + 1, self._total)
         if self._progress is not None:
             self._progress(self._done, self._total)
         return verdict
 
 
 # ---------------------------------------------------------------- one stage, in a worker
+def check(task: _Task | _RegionTask) -> StageVerdict:
+    """The verdict on one stage. Runs in a worker process."""
+    return check_stage(task) if isinstance(task, _Task) else check_region(task)
+
+
+def check_region(task: _RegionTask) -> StageVerdict:
+    """The verdict on what one stage changed since the one before."""
+    started = time.perf_counter()
+    try:
+        before, after = load_module(task.before), load_module(task.after)
+        hashed = structural_hash(after)
+        options = task.options
+        found = check_regions(
+            before,
+            after,
+            seed=options.seed,
+            factor=options.factor,
+            opaque=options.opaque,
+            elided=task.elided,
+        )
+    except HloscopeError as error:
+        return StageVerdict(0, NOT_EVALUATED, reason=str(error), how="not-checked")
+    seconds = time.perf_counter() - started
+    note = f"{found.computed} changed instructions were evaluated on {found.borders} shared values"
+    notes = (note, f"{found.widened} levels of them were computed, too") if found.widened else (note,)
+    notes += tuple(found.notes)
+    worst = max(found.comparisons, key=lambda item: (not item[1].within, _excess(item[1])), default=None)
+    if worst is None:
+        return StageVerdict(0, SAME, 0.0, 0, how="region", notes=notes, seconds=seconds, hash=hashed)
+    same = all(one.same_bits for _, one in found.comparisons)
+    status = SAME if same else AGREES if found.within else DIFFERS
+    return StageVerdict(
+        0,
+        status,
+        max_abs=max(one.max_abs for _, one in found.comparisons),
+        max_ulp=max(one.max_ulp for _, one in found.comparisons),
+        worst_index=worst[1].worst_index,
+        reason="" if same else f"%{worst[0]}: {worst[1]}",
+        widened=status == AGREES and not found.firm,
+        how="region",
+        notes=notes,
+        seconds=seconds,
+        hash=hashed,
+    )
+
+
 def check_stage(task: _Task) -> StageVerdict:
     """The verdict on one stage, from the cache where it is known. Runs in a worker process."""
     reference = _read_reference(task.reference)
@@ -475,6 +582,10 @@ def _evaluation(options: ReplayOptions, values: Mapping[str, Array]) -> Evaluati
 
 def _inputs(first: HloModule, given: Sequence[Array] | None, seed: int) -> tuple[Array, ...]:
     parameters = first.entry.parameters
+    shapes = [leaf for p in parameters for _, leaf in p.shape.leaves() if leaf.is_array]
+    needed, limit = sum(s.element_count * s.type.dtype.itemsize for s in shapes), available_memory() // 4
+    if needed > limit:
+        raise TooLargeError(f"the inputs take about {needed / 1e9:.1f} GB, {limit / 1e9:.1f} GB are to spare")
     values: list[Value] = moderate_inputs(first.entry, seed)
     if given is not None:
         values = bind([p.name for p in parameters], [p.shape for p in parameters], list(given))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hloscope.core.errors import EvaluationError
+from hloscope.core.runtime.evaluator.dynamic import settled
 from hloscope.core.runtime.evaluator.machine import Evaluator
 from hloscope.core.runtime.evaluator.values import (
     TOKEN,
@@ -74,7 +75,7 @@ def evaluate_computation(
     with np.errstate(all="ignore"):
         plan = evaluator.plan(computation)
         evaluator.check_memory(plan, sum(a.nbytes for v in values for a in leaves(v) if isinstance(a, np.ndarray)))
-        return evaluator.run(plan, values)
+        return settled(evaluator.run(plan, values))
 
 
 def evaluate_instruction(

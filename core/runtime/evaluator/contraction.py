@@ -60,7 +60,7 @@ def contract(
     depth = prod(a.shape[d] for d in contracting[0])
     left = a.transpose(*batch[0], *free_a, *contracting[0]).reshape(*batch_sizes, prod(sizes_a), depth)
     right = b.transpose(*batch[1], *contracting[1], *free_b).reshape(*batch_sizes, depth, prod(sizes_b))
-    return multiply_matrices(left, right, element).reshape(*batch_sizes, *sizes_a, *sizes_b)
+    return multiply_matrices(left, right, element).reshape((*batch_sizes, *sizes_a, *sizes_b))
 
 
 def _dimensions(instruction: HloInstruction, name: str) -> tuple[int, ...]:

@@ -206,6 +206,9 @@ def _table() -> dict[str, Prepare]:
     out: dict[str, Prepare] = {
         **gpu_calls.TARGETS,
         "AllocateBuffer": _undefined,
+        # Their meaning is in the sizes that arrays carry, which have rules of their own.
+        "PadToStatic": _undefined,
+        "SliceToDynamic": _undefined,
         "ConcatBitcast": _concatenation,
         "SPMDFullToShardShape": _full_to_shard,
         "SPMDShardToFullShape": _shard_to_full,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hloscope.core.errors import EvaluationError, UnsupportedError
-from hloscope.core.runtime.evaluator import conversion
+from hloscope.core.errors import EvaluationError
+from hloscope.core.runtime.evaluator import conversion, dynamic
 from hloscope.core.runtime.evaluator.noise import disturbance
 from hloscope.core.runtime.evaluator.random_bits import generator
 from hloscope.core.runtime.evaluator.table import KERNELS, SHAPELESS
@@ -24,6 +24,7 @@ from hloscope.core.runtime.evaluator.values import (
     InstructionFailed,
     InstructionUnsupported,
     Kernel,
+    TooLargeError,
     Value,
     describe,
     pack,
@@ -192,7 +193,7 @@ class Evaluator:
                     raise InstructionUnsupported(instruction, f"of element type {leaf.element_type}")
                 if leaf.is_array and leaf.is_unbounded:
                     raise InstructionUnsupported(instruction, f"of the unbounded shape {leaf.to_text(layout=False)}")
-        return prepare(instruction, self)
+        return dynamic.wrap(instruction, prepare(instruction, self), SHAPELESS)
 
     def _constant(self, node: HloInstruction, literal: Literal, shape: Shape) -> Value:
         if shape.is_tuple:
@@ -303,7 +304,7 @@ class Evaluator:
             limit = available_memory() * 4 // 5
         needed = plan.peak_bytes + arguments
         if needed > limit:
-            raise UnsupportedError(
+            raise TooLargeError(
                 f"evaluating this takes about {_size(needed)} (most of it at %{plan.peak_at}), {_size(limit)} are free"
             )
 

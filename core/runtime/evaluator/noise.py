@@ -62,11 +62,11 @@ def disturbance(opcode: str, shape: Shape, source: np.random.Generator) -> Calla
     def disturbed(x: Value) -> Value:
         wide = into(np.asarray(x))
         errors = source.random(wide.shape, np.float32) * np.float32(2) - np.float32(1)
-        return out((wide * (1 + step * errors.astype(wide.dtype))).astype(wide.dtype))
+        return np.asarray(out(np.asarray(wide * (1 + step * errors.astype(wide.dtype))).astype(wide.dtype)))
 
     return disturbed
 
 
 def _complex(x: Value, step: float, source: np.random.Generator) -> Array:
     array = np.asarray(x)
-    return (array * (1 + step * source.uniform(-1, 1, array.shape))).astype(array.dtype)
+    return np.asarray(array * (1 + step * source.uniform(-1, 1, array.shape))).astype(array.dtype)

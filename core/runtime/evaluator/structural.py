@@ -193,23 +193,11 @@ def _same_layout(a: object, b: object) -> bool:
     return a == b
 
 
-def _get_dimension_size(instruction: HloInstruction, machine: Machine) -> Kernel:
-    shape = instruction.operand(0).shape
-    (dim,) = instruction.dimensions or (0,)
-    if shape.dimension_is_dynamic(dim):
-        raise InstructionUnsupported(instruction, "of a dimension whose size is dynamic")
-    size = np.asarray(shape.dimensions[dim], np.int32)
-    return lambda _x: size
+def _by_sizes(instruction: HloInstruction, machine: Machine) -> Kernel:
+    """What `dynamic` has a rule for, which needs no kernel."""
 
-
-def _set_dimension_size(instruction: HloInstruction, machine: Machine) -> Kernel:
-    (dim,) = instruction.dimensions or (0,)
-    bound = instruction.operand(0).shape.dimensions[dim]
-
-    def kernel(x: Array, size: Array) -> Array:
-        if int(size) != bound:
-            raise InstructionUnsupported(instruction, f"to {int(size)} of {bound}: dynamic sizes")
-        return x
+    def kernel(*_operands: Value) -> Value:
+        raise InstructionUnsupported(instruction, "without its rule for dynamic sizes")
 
     return kernel
 
@@ -225,7 +213,8 @@ TABLE: Mapping[str, Prepare] = MappingProxyType(
         "copy-done": _first,
         "copy-start": _copy_start,
         "domain": _identity,
-        "get-dimension-size": _get_dimension_size,
+        "dynamic-reshape": _by_sizes,
+        "get-dimension-size": _by_sizes,
         "get-tuple-element": _get_tuple_element,
         "iota": _iota,
         "opt-barrier": _identity,
@@ -233,7 +222,7 @@ TABLE: Mapping[str, Prepare] = MappingProxyType(
         "pad": _pad,
         "reshape": _reshape,
         "reverse": _reverse,
-        "set-dimension-size": _set_dimension_size,
+        "set-dimension-size": _by_sizes,
         "slice": _slice,
         "transpose": _transpose,
         "tuple": _tuple,

@@ -156,6 +156,10 @@ class InstructionUnsupported(UnsupportedError):
         """Name without ``%``, so that a caller that has the text can find the line."""
 
 
+class TooLargeError(UnsupportedError):
+    """A program that takes more memory than there is."""
+
+
 class InstructionFailed(EvaluationError):
     """An instruction whose operands or attributes make no sense together, or that ran into a limit."""
 

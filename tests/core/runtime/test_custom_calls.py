@@ -50,11 +50,12 @@ def test_gemm_in_batches_adds_a_scaled_matrix() -> None:
     parameters = "  a = f32[2,4,3] parameter(0)\n  b = f32[2,3,5] parameter(1)\n  c = f32[2,4,5] parameter(2)"
     config = gemm(alpha=2.0, beta=0.5, batch='"0"')
     call = f'  ROOT r = f32[2,4,5] custom-call(a, b, c), custom_call_target="__cublas$gemm", {config}'
-    plain = """  d = f32[2,4,5] dot(a, b), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}
+    dims = "lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}"
+    plain = f"""  d = f32[2,4,5] dot(a, b), {dims}
   k = f32[] constant(2)
   h = f32[] constant(0.5)
-  kb = f32[2,4,5] broadcast(k), dimensions={}
-  hb = f32[2,4,5] broadcast(h), dimensions={}
+  kb = f32[2,4,5] broadcast(k), dimensions={{}}
+  hb = f32[2,4,5] broadcast(h), dimensions={{}}
   x = f32[2,4,5] multiply(d, kb)
   y = f32[2,4,5] multiply(c, hb)
   ROOT r = f32[2,4,5] add(x, y)"""

@@ -21,7 +21,7 @@ class HloComputation:
     """A computation of a module. Instructions keep the order in which they were added (or read)."""
 
     __slots__ = (
-        "_callers", "_instructions", "_module", "_name", "_order", "_parameters", "_root", "execution_thread", "synthetic",
+        "_callers", "_instructions", "_module", "_name", "_order", "_parameters", "_read_version", "_root", "execution_thread", "synthetic",
         "version",
     )  # fmt: skip
 
@@ -35,6 +35,7 @@ class HloComputation:
         self._order: tuple[int, list[HloInstruction]] | None = None  # version and post order
         self.execution_thread: str = ""
         """Name of the thread that runs it; empty for the main one."""
+        self._read_version = -1
         self.synthetic = False
         """Made by the reader for an asynchronous instruction in the sugared form; not in the text."""
         self.version = 0
@@ -141,6 +142,15 @@ class HloComputation:
             self._parameters.sort(key=lambda node: node.parameter_number)
         self.version += 1
         return in_order
+
+    def mark_read(self) -> None:
+        """Note that this is what the text holds, each operand before its users."""
+        self._read_version = self.version
+
+    @property
+    def is_as_read(self) -> bool:
+        """Whether nothing has changed since a text was read that defines every operand before its users."""
+        return self._read_version == self.version
 
     def _place_parameter(self, instruction: HloInstruction) -> None:
         number = instruction.parameter_number
@@ -341,6 +351,8 @@ class HloComputation:
             made[self._root].source_line = self._root.source_line
         target.execution_thread = self.execution_thread
         target.synthetic = self.synthetic
+        if self.is_as_read:
+            target.mark_read()
 
     def _in_definition_order(self) -> list[HloInstruction]:
         seen: set[HloInstruction] = set()

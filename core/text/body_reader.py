@@ -65,7 +65,9 @@ _DEFINE = re.compile(r"(ROOT\s+)?(%?)([A-Za-z_][\w.\-]*)\s*=(?:\s|/\*.*?\*/|//[^
 _OPCODE = re.compile(r"\s*([A-Za-z][\w\-]*)\s*\(")
 _WORD = re.compile(r"%?([A-Za-z_][\w.\-]*)((?:#\d+)*):?")
 _SIMPLE_OPERANDS = re.compile(r"[^()\"{}\[\]/#]*\)")
-_DIGITS = re.compile(r"\d+$")
+_DIGITS = re.compile(r"\d{1,9}$")
+_MAX_DEPTH = 80
+"""How deep instructions and computations may be written in one another."""
 _OPENS_BODY = re.compile(r"\{\s*(?:(?:/\*.*?\*/|//[^\n\r]*)\s*)*(?:ROOT\s+)?%?[A-Za-z_][\w.\-]*\s*=(?!=)", re.S)
 
 
@@ -123,6 +125,8 @@ class BodyReader:
             self.computation.set_root(self.root if self.root is not None else self.nodes[-1])
             if not in_order:
                 self._check_parameters()
+            if not self._forward and not self._control:
+                self.computation.mark_read()
 
     def _check_parameters(self) -> None:
         for number, parameter in enumerate(self.computation.parameters):
@@ -387,7 +391,7 @@ class BodyReader:
         return stop
 
     def _inline(self, node: HloInstruction, key: str, at: int) -> int:
-        if self._depth > 200:
+        if self._depth > _MAX_DEPTH:
             raise Stop("computations are nested too deep", at)
         computation = self._inline_body(at)
         if computation is not None:
@@ -399,7 +403,7 @@ class BodyReader:
         pos = skip_blank(text, at + 1)
         group: list[HloComputation] = []
         while True:
-            if text.startswith("{", pos) and self._depth <= 200:
+            if text.startswith("{", pos) and self._depth <= _MAX_DEPTH:
                 computation = self._inline_body(pos)
                 if computation is not None:
                     group.append(computation)
@@ -487,7 +491,7 @@ class BodyReader:
                 after = skip_blank(text, word.end())
             if after < end and text[after] == "(":
                 stop = match_bracket(text, after)
-                if stop < 0 or self._depth > 200:
+                if stop < 0 or self._depth > _MAX_DEPTH:
                     raise Stop(f"expected an operand, got {reading.glance(pos)}", pos)
                 out.append((self._nested(shape, pos, stop), pos))
                 pos = stop

@@ -19,7 +19,7 @@ _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _TABLE_HEAD = re.compile(r"(FileNames|FunctionNames|FileLocations|StackFrames)\b(?=\s)")
 _TABLE_STRING = re.compile(r'\s*(\d+)\s+("(?:[^"\\]|\\.)*")', re.S)
 _TABLE_ROW = re.compile(r"\s*(\d+)\s*\{([^}]*)\}")
-_FIELD = re.compile(r"(\w+)=(-?\d+)")
+_FIELD = re.compile(r"(\w+)=(-?\d{1,18})")
 _LOCATION = ("file_name_id", "function_name_id", "line", "end_line", "column", "end_column")
 _FRAME = ("file_location_id", "parent_frame_id")
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.hlo.attributes import unquote
 from hloscope.core.hlo.names import sanitize
-from hloscope.core.hlo.shape import Shape
 from hloscope.core.text.async_sugar import COPIED, wrapped_computation
+from hloscope.core.text.made_shapes import made_shape
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation
@@ -58,25 +58,12 @@ def as_xla_reads(module: HloModule) -> HloModule:
 
 def _as_made(node: HloInstruction) -> None:
     """Give an instruction the shape that XLA makes from its parts, whatever the text says."""
-    shape, operands = node.shape, node.operands
-    token = Shape.token()
-    wanted: Shape | None = None
-    if node.opcode in ("after-all", "outfeed", "send-done"):
-        wanted = token
-    elif node.opcode == "add-dependency" and operands:
-        wanted = operands[0].shape
-    elif node.opcode == "send" and operands:
-        wanted = Shape.tuple_((operands[0].shape, Shape.scalar("u32"), token))
-    elif node.opcode == "recv" and shape.tuple_shapes:
-        wanted = Shape.tuple_((shape.tuple_shapes[0], Shape.scalar("u32"), token))
-    elif node.opcode == "infeed" and shape.tuple_shapes:
-        wanted = Shape.tuple_((shape.tuple_shapes[0], token))
-    elif node.opcode == "recv-done" and operands and operands[0].shape.tuple_shapes:
-        wanted = Shape.tuple_((operands[0].shape.tuple_shapes[0], token))
-    elif node.opcode == "constant" and shape.layout is not None and shape.layout.element_size_in_bits:
+    shape = node.shape
+    wanted = made_shape(node)
+    if node.opcode == "constant" and shape.layout is not None and shape.layout.element_size_in_bits:
         wanted = shape.with_layout(replace(shape.layout, element_size_in_bits=0))
-    if wanted is not None and wanted.with_default_layout() != shape:
-        node.shape = wanted.with_default_layout()
+    if wanted is not None and wanted != shape:
+        node.shape = wanted
 
 
 def _drop_lost_frame(node: HloInstruction, frames: int) -> None:

@@ -1,6 +1,7 @@
 """Print a module as HLO text in XLA's format.
 
-A module that is not scheduled prints its instructions in post order, as XLA does; a scheduled one in schedule order.
+A computation that is as it was read prints in the order of its text; once it is changed, in post order as XLA does, and
+always so with `PrintOptions.exact`. A scheduled module prints in schedule order.
 With the default options every instruction keeps its printed line until it changes, so that a snapshot after a pass
 costs only what the pass touched. Source: ``openxla/xla:xla/hlo/ir/hlo_instruction.cc#PrintWithCanonicalNameMap``,
 ``hlo_computation.cc#Print``, ``hlo_module.cc#Print``.
@@ -16,6 +17,7 @@ from hloscope.core.hlo.shape import Shape
 from hloscope.core.text.async_sugar import expandable
 from hloscope.core.text.attribute_printer import AttributeWriter, constant_text
 from hloscope.core.text.header_forms import HEADER_OMITTED, HEADER_ORDER, header_value
+from hloscope.core.text.made_shapes import BY_XLA, made_shape
 from hloscope.core.text.tokens import escape, raw_bytes
 
 if TYPE_CHECKING:
@@ -122,6 +124,11 @@ def instruction_order(computation: HloComputation) -> list[HloInstruction]:
     return computation.post_order()
 
 
+def text_order(computation: HloComputation) -> list[HloInstruction]:
+    """The order of the text for a computation that is as it was read, else the printing order."""
+    return list(computation.instructions) if computation.is_as_read else instruction_order(computation)
+
+
 def print_operands(node: HloInstruction, options: PrintOptions) -> str:
     """What stands in the parentheses."""
     return _operands(node, _Writer(options), {})
@@ -202,11 +209,12 @@ def computation_lines(
     *,
     shapes: dict[int, tuple[Shape, str]] | None = None,
     as_read: bool = False,
+    order: Sequence[HloInstruction] | None = None,
 ) -> list[str]:
     """The lines of a computation, first and last one included; for `writer` see `print_instruction`.
 
-    `shapes` keeps texts of shapes, by identity, for a caller that prints computations one at a time. With `as_read` an
-    instruction that nothing has touched shows the line it was read from.
+    `shapes` keeps texts of shapes, by identity, for a caller that prints computations one at a time; `order` replaces
+    the printing order. With `as_read` an instruction that nothing has touched shows the line it was read from.
     """
     kept = options is DEFAULT
     writer = _Writer(options) if writer is None else writer
@@ -217,13 +225,13 @@ def computation_lines(
     head = f"{entry}{sign}{computation.name}"
     if options.signatures:
         parameters = ", ".join([f"{p.name}: {p.shape.to_text(layout=False)}" for p in computation.parameters])
-        head += f" ({parameters}) -> {computation.root.shape.to_text(layout=False)}"
+        head += f" ({parameters}) -> {_result(computation.root).to_text(layout=False)}"
     thread = f", execution_thread={quote(computation.execution_thread)}" if computation.execution_thread else ""
     if options.bodies:
         body = _body(computation, writer, 0)
         return [f"{head} {body[0]}", *body[1:-1], body[-1] + thread]
     lines = [head + " {"]
-    for node in instruction_order(computation):
+    for node in instruction_order(computation) if order is None else order:
         if as_read and node.source_line is not None:
             # Indented once: a snapshot looks lines up, and the same string object is found fastest.
             if node.source_line[0] != " ":
@@ -234,6 +242,12 @@ def computation_lines(
         lines.append("  " + (print_instruction(node, options, writer) if line is None else line))
     lines.append("}" + thread)
     return lines
+
+
+def _result(root: HloInstruction) -> Shape:
+    """The shape of a computation's result; XLA compares it with the shape that it makes itself, not with the text's."""
+    made = made_shape(root) if root.opcode in BY_XLA else None
+    return root.shape if made is None or made.compatible(root.shape) else made
 
 
 def header_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Iterator[str]:
@@ -288,7 +302,8 @@ def module_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Iterator
     for computation in _order(module, options):
         if computation.synthetic:
             continue
-        yield from computation_lines(computation, options, writer)
+        order = None if options.exact or options.bodies else text_order(computation)
+        yield from computation_lines(computation, options, writer, order=order)
         yield ""
 
 

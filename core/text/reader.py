@@ -17,7 +17,6 @@ from hloscope.core.errors import Diagnostic, ParseError
 from hloscope.core.hlo.attributes import split_top
 from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.module import HloModule
-from hloscope.core.hlo.shape import scan_shape
 from hloscope.core.text.body_reader import COMPUTATION_HEAD, BodyReader
 from hloscope.core.text.header_reader import read_header, read_tables, without_log_prefixes
 from hloscope.core.text.reading import Reading, Stop
@@ -150,8 +149,8 @@ class Reader:
         if _SHAPE_FIRST.match(text, at) is None:
             return False
         try:
-            _, end = scan_shape(text, at)
-        except ParseError:
+            _, end = self.reading.scan_shape(at)
+        except Stop:
             return False
         return re.compile(r"\s*[a-z][a-z0-9\-]*\s*\(").match(text, end) is not None
 

@@ -28,6 +28,15 @@ def without_comments(text: str) -> str:
     return _COMMENT_OR_STRING.sub(lambda found: found[0] if found[0][0] == '"' else " " * len(found[0]), text)
 
 
+def _scan(text: str, pos: int) -> tuple[Shape, int]:
+    try:
+        return scan_shape(text, pos)
+    except ValueError:
+        raise ParseError("a number that is too large", column=pos + 1) from None
+    except RecursionError:
+        raise ParseError("tuples are nested too deep", column=pos + 1) from None
+
+
 class Stop(Exception):
     """The instruction or computation at hand cannot be read; `offset` says where."""
 
@@ -135,7 +144,7 @@ class Reading:
         if known is not None:
             return known
         try:
-            shape, end = scan_shape(text, 0)
+            shape, end = _scan(text, 0)
         except ParseError as bad:
             raise Stop(bad.message, at + (bad.column or 1) - 1) from None
         if end != len(text):
@@ -156,12 +165,12 @@ class Reading:
             if known is not None:
                 return known, end
         try:
-            shape, end = scan_shape(text, pos)
+            shape, end = _scan(text, pos)
         except ParseError as bad:
             if self._blanked is None:
                 self._blanked = without_comments(text)
             try:
-                shape, end = scan_shape(self._blanked, pos)
+                shape, end = _scan(self._blanked, pos)
             except ParseError:
                 raise Stop(bad.message, (bad.column or pos + 1) - 1) from None
         return self._keep(text[pos:end], shape, pos), end

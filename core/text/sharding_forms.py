@@ -46,7 +46,7 @@ def for_tuple(sharding: str, leaves: int) -> str:
     """A single sharding repeated for each leaf of a tuple shape; a tuple sharding stays as it is."""
     if sharding == "{}" or sharding.startswith("{{"):
         return sharding
-    return _tuple([sharding] * leaves)
+    return _tuple([sharding] * max(leaves, 1))
 
 
 # ---------------------------------------------------------------- one sharding

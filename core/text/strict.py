@@ -98,8 +98,8 @@ def check_instruction(
         _check_opcode(reading, target, start)
         if target is not node:
             _check_opcode(reading, node, start)
-    except HloscopeError as error:
-        reading.object(error.message, start)
+    except (HloscopeError, ValueError) as error:
+        reading.object(getattr(error, "message", str(error)), start)
 
 
 def _check_value(

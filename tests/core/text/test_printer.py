@@ -1,0 +1,190 @@
+"""Printing: every attribute in XLA's one form and order, the styles, asynchronous sugar, orders of instructions."""
+
+from __future__ import annotations
+
+import pytest
+
+from hloscope.core.text import PrintOptions, load_module, print_instruction, print_module
+from hloscope.core.text.value_forms import canonical_value
+
+# What jaxlib 0.10.2 prints for a value.
+FORMS = [
+    ("dimensions", "{ 1 , 0 }", "{1,0}"),
+    ("window", "{pad=0_0x1_1 size=3x3 stride=1x1}", "{size=3x3 pad=0_0x1_1}"),
+    ("padding", "0_1_0x2_3", "0_1x2_3"),
+    ("padding", "0_1_2x2_3", "0_1_2x2_3_0"),
+    ("slice", "{[0:4:1],[1:3]}", "{[0:4], [1:3]}"),
+    ("slice", "{[0:4:2],[1:3]}", "{[0:4:2], [1:3:1]}"),
+    ("metadata", '{stack_frame_id=3, op_name="a"op_type="b"}', '{op_type="b" op_name="a" stack_frame_id=3}'),
+    ("metadata", "{}", ""),
+    ("metadata", '{op_name="gr\u00f6\u00dfe"}', r'{op_name="gr\303\266\303\237e"}'),
+    ("frontend_attributes", '{z="1", a={"k": [1]}, m=""}', '{a={"k": [1]},m="",z="1"}'),
+    ("backend_config", r'"{\"k\":1}"', '{"k":1}'),
+    ("backend_config", "'raw {not json'", '"raw {not json"'),
+    ("replica_groups", "{ {0,1}, {2,3} }", "{{0,1},{2,3}}"),
+    ("replica_groups", "[2,4]<=[2,2,2]T(0,1,2)", "[2,4]<=[8]"),
+    ("replica_groups", "mesh['x'=2,'y'=2] {'1'}", "mesh['x'=2,'y'=2] {'y'}"),
+    ("sharding", "{devices=[1,2,2]<=[4] last_tile_dims={replicated, replicated}}", "{replicated}"),
+    ("sharding", "{devices=[2,1,2]1,0,3,2 last_tile_dim_replicate}", "{devices=[2,1,2]0,1,2,3 last_tile_dim_replicate}"),
+    ("sharding", "{devices=[2,1,1,2]<=[4] last_tile_dims={manual, replicated}}",
+     "{devices=[2,1,2]<=[4] last_tile_dim_replicate}"),
+    ("result_accuracy", "{mode=default}", ""),
+    ("result_accuracy", "{tolerance={ulps=2,atol=1e-5}}", "{tolerance={atol=1e-05,rtol=0,ulps=2}}"),
+    ("statistics", "{visualizing_index=1, a=33, b=44.50}", "{visualizing_index=1,a=33,b=44.5}"),
+    ("operand_precision", "{HIGH, default}", "{high,default}"),
+    ("epsilon", "1e-3", "0.001"),
+    ("dim_labels", "b01f_01io->b01f", "b01f_01io->b01f"),
+    ("output_to_operand_aliasing", "{ {0}: (1, {}), {1} : (0,{2}), }", "{{0}: (1, {}), {1}: (0, {2})}"),
+    ("operand_layout_constraints", "{f32[2],(s32[],f32[2,3]{0,1})}", "{f32[2]{0}, (s32[], f32[2,3]{0,1})}"),
+    ("origin", '{( {"p" {0}} ,{"q"})}', '{({"p" {0}}, {"q"})}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "wanted"), FORMS)
+def test_one_form_for_each_value(name: str, text: str, wanted: str) -> None:
+    assert canonical_value(name, text) == wanted
+    assert not wanted or canonical_value(name, wanted) == wanted
+
+
+FRAME = """HloModule t
+
+add {{
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT s = f32[] add(x, y)
+}}
+
+ENTRY e {{
+  a = f32[4,8]{{1,0}} parameter(0)
+  z = f32[] constant(0)
+  {line}
+}}
+"""
+
+# A line, and how the instruction prints.
+LINES = [
+    ("d = f32[4,4] dot(a, a), rhs_contracting_dims={1}, lhs_batch_dims={}, lhs_contracting_dims={1}",
+     "dot(%a, %a), lhs_contracting_dims={1}, rhs_contracting_dims={1}"),
+    ("c = pred[4,8] compare(a, a), type=FLOAT, direction=LT", "compare(%a, %a), direction=LT"),
+    ("c = pred[4,8] compare(a, a), type=TOTALORDER, direction=LT", "compare(%a, %a), direction=LT, type=TOTALORDER"),
+    ("b = f32[3] broadcast(z)", "broadcast(%z), dimensions={}"),
+    ("r = f32[4] reduce(a, z), to_apply=add, dimensions={1}", "reduce(%a, %z), dimensions={1}, to_apply=%add"),
+    ("r = f32[4,8] all-reduce(a), to_apply=add, use_global_device_ids=false",
+     "all-reduce(%a), replica_groups={}, to_apply=%add"),
+    ("s = f32[4,8] sort(a), to_apply=add, is_stable=false, dimensions={1}", "sort(%a), dimensions={1}, to_apply=%add"),
+    ('c = f32[] custom-call(), to_apply=add, custom_call_target="t", api_version=API_VERSION_ORIGINAL',
+     'custom-call(), custom_call_target="t", called_computations={%add}'),
+    ('n = f32[4,8] negate(a), backend_config={"k":1}, metadata={op_name="m"}, sharding={replicated}, '
+     'frontend_attributes={k="v"}',
+     'negate(%a), sharding={replicated}, frontend_attributes={k="v"}, metadata={op_name="m"}, backend_config={"k":1}'),
+    ("t = (f32[4,8], f32[]) tuple(a, z), sharding={replicated}", "tuple(%a, %z), sharding={{replicated}, {replicated}}"),
+    ("c = f32[2,2] constant({{1, 2.0}, {3, 1e-3}})", "constant({ { 1, 2 }, { 3, 0.001 } })"),
+    ("c = pred[] constant(1)", "constant(true)"),
+    ("c = f32[1,1,1,2] constant({{{{1,2}}}})", "constant({ { /*i0=0*/ { /*i1=0*/ { 1, 2 } } } })"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "wanted"), LINES)
+def test_attributes_print_in_order_with_defaults_left_out(line: str, wanted: str) -> None:
+    module = load_module(FRAME.format(line="ROOT " + line))
+    assert print_instruction(module.entry.root).split(" = ", 1)[1].split(" ", 1)[1].endswith(wanted)
+
+
+SUGAR = FRAME.format(
+    line='s = ((f32[4,8]), f32[2,8], u32[]) reduce-scatter-start(a), replica_groups={{0,1}}, dimensions={0}, '
+    'to_apply=add, metadata={op_name="m"}\n'
+    "  u = ((f32[4,8]), f32[2,8], u32[]) reduce-scatter-update(s)\n"
+    "  ROOT d = f32[2,8] reduce-scatter-done(u)"
+)
+
+
+def test_async_sugar_becomes_three_instructions_and_a_computation_and_prints_back() -> None:
+    module = load_module(SUGAR)
+    start, update, done = (module.find_instruction(name) for name in "sud")
+    assert start is not None and update is not None and done is not None
+    assert [one.opcode for one in (start, update, done)] == ["async-start", "async-update", "async-done"]
+    wrapped = start.callee("calls")
+    assert wrapped.root.opcode == "reduce-scatter" and wrapped.root.dimensions == (0,)
+    assert wrapped.root.callee("to_apply").name == "add"
+    printed = print_module(module)
+    assert (
+        "%s = ((f32[4,8]{1,0}), f32[2,8]{1,0}, u32[]) reduce-scatter-start(%a), replica_groups={{0,1}}, "
+        'dimensions={0}, to_apply=%add, metadata={op_name="m"}'
+    ) in printed
+    assert "reduce-scatter-update(%s)" in printed and "reduce-scatter-done(%u)" in printed
+    assert "async_wrapped" not in printed
+    assert print_module(load_module(printed)) == printed
+    assert print_module(module.clone()) == printed
+
+
+def test_written_out_async_stays_written_out_unless_exact() -> None:
+    text = """HloModule t
+
+w {
+  p = f32[4] parameter(0)
+  ROOT n = f32[4] negate(p)
+}
+
+ENTRY e {
+  a = f32[4] parameter(0)
+  s = ((f32[4]), f32[4], u32[]) async-start(a), calls=w
+  ROOT d = f32[4] async-done(s), calls=w
+}
+"""
+    module = load_module(text)
+    printed = print_module(module)
+    assert "async-start(%a), calls=%w" in printed and "%w (p: f32[4])" in printed
+    exact = print_module(module, PrintOptions.xla())
+    assert "negate-start(%a)" in exact and "negate-done(%s)" in exact and "%w" not in exact
+
+
+def test_a_text_as_read_keeps_its_order_and_a_changed_one_is_in_post_order() -> None:
+    text = FRAME.format(line="c = f32[] constant(1)\n  ROOT n = f32[4,8] negate(a)")
+    module = load_module(text)
+
+    def names(options: PrintOptions) -> list[str]:
+        body = print_module(module, options).split("ENTRY")[1]
+        return [row.split(" = ")[0].split("%")[-1] for row in body.splitlines() if " = " in row]
+
+    assert names(PrintOptions()) == ["a", "z", "c", "n"]
+    module.entry.root.set_attr("metadata", '{op_name="m"}')
+    changed = names(PrintOptions())
+    assert changed == names(PrintOptions.xla()) == [node.name for node in module.entry.post_order()]
+
+
+def test_styles_leave_out_what_their_name_says() -> None:
+    line = 'ROOT n = f32[4,8] negate(a), control-predecessors={z}, metadata={op_name="m"}'
+    module = load_module(FRAME.format(line=line))
+    assert "%" in print_module(module)
+    short = print_module(module, PrintOptions.short_parsable())
+    assert "%" not in short and "metadata" not in short and "control" not in short and "->" not in short.split("\n", 1)[1]
+    plain = print_module(module, PrintOptions(layouts=False))
+    assert "f32[4,8] negate(%a), control-predecessors={%z}" in plain
+    written = print_module(module, PrintOptions.canonical())
+    assert "ROOT tmp_2 = f32[4,8]{1,0} negate(f32[4,8]{1,0} tmp_1)" in written
+
+
+def test_called_bodies_are_written_out_in_canonical_style() -> None:
+    module = load_module(FRAME.format(line="ROOT r = f32[4] reduce(a, z), dimensions={1}, to_apply=add"))
+    text = print_module(module, PrintOptions.canonical())
+    assert "to_apply=\n  {\n    tmp_0 = f32[] parameter(0)\n" in text
+    assert "    ROOT tmp_2 = f32[] add(f32[] tmp_0, f32[] tmp_1)\n  }\n}" in text
+
+
+def test_large_constants_are_left_out_above_ten_elements() -> None:
+    values = ", ".join(str(i) for i in range(11))
+    text = FRAME.format(line=f"c = s32[11] constant({{{values}}})\n  ROOT d = s32[10] constant({{{values[:-4]}}})")
+    printed = print_module(load_module(text), PrintOptions(large_constants=False))
+    assert "s32[11]{0} constant({...})" in printed and "s32[10]{0} constant({0, 1, 2" in printed
+
+
+def test_the_header_prints_in_order_without_defaults() -> None:
+    text = (
+        "HloModule m, num_partitions=1, replica_count=2, input_output_alias={ {}: (0, {}) }, is_scheduled=true, "
+        "mine=5\nENTRY e { ROOT a = f32[] parameter(0) }\n"
+    )
+    printed = print_module(load_module(text))
+    head = "HloModule m, is_scheduled=true, input_output_alias={ {}: (0, {}, may-alias) }, replica_count=2, mine=5\n"
+    assert printed.startswith(head)
+    exact = print_module(load_module(text), PrintOptions.xla())
+    assert ", entry_computation_layout={(f32[])->f32[]}, replica_count=2" in exact

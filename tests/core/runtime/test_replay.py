@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hloscope.core.errors import EvaluationError, UnsupportedError
-from hloscope.core.runtime import elided, npz
+from hloscope.core.runtime import elided, npz, verdicts
 from hloscope.core.runtime import replay as replaying
 from hloscope.core.runtime.compare import Rules, Sensitivity, compare
 from hloscope.core.runtime.evaluator import EvaluationOptions, evaluate
@@ -108,25 +108,26 @@ def test_equal_stages_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) ->
     renamed = PLAIN.replace(" d ", " product ").replace("tanh(d)", "tanh(product)")
     other = PLAIN.replace("tanh(d)", "negate(d)")
     runs: list[str] = []
-    real = replaying.run_stage
+    real = verdicts.run_stage
 
     def counted(module, *rest, **named):  # type: ignore[no-untyped-def]
         runs.append(module.name)
         return real(module, *rest, **named)
 
     monkeypatch.setattr(replaying, "run_stage", counted)
+    monkeypatch.setattr(verdicts, "run_stage", counted)
     found = replayed([PLAIN, renamed, PLAIN, other, other])
     assert [stage.same_as for stage in found.stages] == [None, 0, 0, None, 3]
     assert [stage.status for stage in found.stages] == [REFERENCE, SAME, SAME, DIFFERS, DIFFERS]
     # The first stage, the same under other names, the wrong one, and two runs that show how firm the result is.
-    assert len(runs) == 3 + replaying.NOISY_RUNS
+    assert len(runs) == 3 + verdicts.NOISY_RUNS
 
 
 def test_verdicts_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ReplayOptions(workers=1, cache=str(tmp_path / "verdicts"))
     stages = [PLAIN, PLAIN.replace("tanh(d)", "negate(d)")]
     first = replayed(stages, options)
-    real = replaying.run_stage
+    real = verdicts.run_stage
     runs: list[str] = []
 
     def counted(module, *rest, **named):  # type: ignore[no-untyped-def]
@@ -134,6 +135,7 @@ def test_verdicts_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.Monkey
         return real(module, *rest, **named)
 
     monkeypatch.setattr(replaying, "run_stage", counted)
+    monkeypatch.setattr(verdicts, "run_stage", counted)
     again = replayed(stages, options)
     assert len(runs) == 1, "only the first stage is computed"
     assert [(s.status, s.reason) for s in again.stages] == [(s.status, s.reason) for s in first.stages]

@@ -7,8 +7,9 @@ from collections import Counter
 
 import click
 
-from hloscope.core.cli.opening import opened
 from hloscope.core.cli.output import Column, TableOptions, emit_table, table_options
+from hloscope.core.views.data import Source
+from hloscope.core.views.run import load
 
 
 @click.command("sql", epilog="Example: hloscope sql run.ledger 'select pass, count(*) n from rewrites group by pass'")
@@ -24,11 +25,14 @@ def command(path: str, query: str, table: TableOptions) -> None:
         query = sys.stdin.read()
     narrowed = table.filter is not None or table.sort is not None
     limit = None if narrowed or table.limit is None else table.limit + 1
-    with opened(path) as run:
+    # A query is about all modules: which one a run would show does not matter, nor what it notes about it.
+    with load(path) as run:
         result = run.sql(query, limit=limit)
+        single = run.source.module if len(run.modules) == 1 else ""
+        source = Source(path, single, run.source.xla_build, run.source.target, run.source.kind)
         names = _distinct(result.columns)
         rows = [dict(zip(names, map(_plain, row), strict=True)) for row in result.rows]
-        emit_table(rows, [Column(name, show=str) for name in names], table, source=run.source)
+        emit_table(rows, [Column(name, show=str) for name in names], table, source=source)
 
 
 def _distinct(names: tuple[str, ...]) -> list[str]:

@@ -16,7 +16,7 @@ from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from hloscope.core.errors import UsageError
+from hloscope.core.errors import UnsupportedError, UsageError
 from hloscope.core.views.data import EventRow, ModuleRow, PassRow, Place, Source, StageDiff, Summary, WhyFacts
 from hloscope.core.views.stages import (
     ByteBoundCache,
@@ -344,6 +344,21 @@ class Run:
         where the run is no ledger."""
         return self._source.sql(query, limit, cancelled)
 
+    @property
+    def fusion(self) -> object:
+        """The fusion decisions. Raises UnsupportedError: none of our own yet; `events` has a dump's."""
+        raise _later("fusion decisions", "run.events(type='fusion_decision') has those that a GPU dump recorded")
+
+    @property
+    def copies(self) -> object:
+        """The layout copies with their causes. Raises UnsupportedError: layout assignment is not there yet."""
+        raise _later("the causes of copies", "run.search(' copy[(]', -1) lists the copies")
+
+    @property
+    def buffers(self) -> object:
+        """The buffer map. Raises UnsupportedError: buffer assignment is not there yet."""
+        raise _later("the buffer map", "the dump's *-buffer-assignment.txt has it as text")
+
     def summary(self, *, cancelled: Cancelled | None = None, progress: Progress | None = None) -> Summary:
         """The dashboard's first screen as data."""
         if self._summary is None:
@@ -351,6 +366,10 @@ class Run:
 
             self._summary = summarize(self, cancelled=cancelled, progress=progress)
         return self._summary
+
+
+def _later(what: str, instead: str) -> UnsupportedError:
+    return UnsupportedError(f"{what} cannot be told yet", hint=instead)
 
 
 _BEFORE_NAME = re.compile(rb"[ \t]*(?:ROOT[ \t]+)?%?")

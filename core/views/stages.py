@@ -7,6 +7,7 @@ at the one before it. Everything else (counts, indexes, diffs, histories) is com
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from hloscope.core.dumps.facts import broken
 from hloscope.core.dumps.facts import count_instructions as count_definitions
+from hloscope.core.dumps.filenames import parse_name
 from hloscope.core.errors import ParseError, UnsupportedError
 from hloscope.core.views.data import EventRow, ModuleRow, Source
 
@@ -117,16 +119,19 @@ class TextSource:
         self._data = text.encode("utf-8", "surrogatepass")
         name = module_name(self._data)
         self.source = Source(path, name, None, target, "hlo")
-        if count_instructions(self._data) == 0:
+        listed = count_instructions(self._data) > 0
+        count = None if listed else _indexed_count(text)
+        if count == 0:
             raise ParseError("no HLO instruction in it", path=path)
-        fault = broken(self._data) if name else None
+        self._row = _named_row(path, count)
+        fault = broken(self._data) if name and listed else None
         self.notes: list[str] = [fault] if fault is not None else []
 
     def modules(self) -> Sequence[ModuleRow]:
         return (ModuleRow(0, self.source.module, self.source.module, len(self._data), 1),)
 
     def outline(self) -> Sequence[StageRow]:
-        return (StageRow("", ENTRY_PASS, 0),)
+        return (self._row,)
 
     def rows(self, cancelled: Cancelled | None, progress: Progress | None) -> Sequence[StageRow]:
         return self.outline()
@@ -149,6 +154,21 @@ class TextSource:
 
     def close(self) -> None:
         pass
+
+
+def _indexed_count(text: str) -> int:
+    """Instructions of a text whose definitions do not begin lines: a whole module on one line, say."""
+    from hloscope.core.text.module_index import ModuleIndex
+
+    return ModuleIndex.from_text(text).instruction_count
+
+
+def _named_row(path: str, instructions: int | None) -> StageRow:
+    """The row of a single text, named by its file where that is one of a dump."""
+    name = parse_name(os.path.basename(path))
+    label = (name.after or name.bookend or ENTRY_PASS) if name.is_stage else ENTRY_PASS
+    pipeline = (name.pipeline or "") if name.is_stage else ""
+    return StageRow(pipeline, label, 0, next_pass=name.before, instructions=instructions)
 
 
 _HEADER = re.compile(rb"HloModule\s+([^\s,]+)")

@@ -452,3 +452,24 @@ def test_ledgers_that_cannot_be_read(tmp_path: Path, fixtures: Path) -> None:
 
 def test_a_device_is_no_dump() -> None:
     assert isinstance(refused("/dev/null"), DumpError)
+
+
+def test_a_single_file_is_named_by_its_dump_name_and_may_be_one_line(tmp_path: Path) -> None:
+    text = "HloModule m\n\nENTRY %e (p: f32[]) -> f32[] {\n  %p = f32[] parameter(0)\n  ROOT %n = f32[] negate(%p)\n}\n"
+    stage = tmp_path / "module_0000.m.0003.simplification.after_algsimp.before_dce.txt"
+    stage.write_text(text)
+    with load(str(stage)) as run:
+        assert (run.passes[0].pipeline, run.passes[0].pass_name) == ("simplification", "algsimp")
+        assert run.passes[0].next_pass == "dce"
+    line = tmp_path / "one.hlo"
+    line.write_text(text.replace("\n", " "))
+    with load(str(line)) as run:
+        assert run.passes[0].instructions_after == 2 and not run.notes
+
+
+@pytest.mark.parametrize("what", ["fusion", "copies", "buffers"])
+def test_what_later_work_will_know_is_said_in_one_line(tmp_path: Path, what: str) -> None:
+    one = tmp_path / "m.hlo"
+    one.write_text("HloModule m\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n")
+    with load(str(one)) as run, pytest.raises(UnsupportedError, match="yet"):
+        getattr(run, what)

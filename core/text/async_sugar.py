@@ -16,7 +16,7 @@ from hloscope.core.hlo.opcodes import OPCODES
 from hloscope.core.text.opcode_syntax import NATIVE_ASYNC
 
 if TYPE_CHECKING:
-    from hloscope.core.text.body_reader import BodyReader
+    from hloscope.core.text.reading import Reading
 
 COPIED = ("origin", "metadata", "backend_config", "frontend_attributes", "statistics")
 """Common attributes that stand on the start and on the wrapped instruction."""
@@ -57,14 +57,13 @@ def expandable(computation: HloComputation) -> bool:
 
 
 def make_async(
-    body: BodyReader, node: HloInstruction, sugar: tuple[str, str], at: int
+    reading: Reading, node: HloInstruction, sugar: tuple[str, str], at: int
 ) -> None:
     """Turn a node with a sugared opcode into the asynchronous instruction that it stands for.
 
     One that does not fit (no tuple of operands, a chain that leads nowhere) stays as it is, with an objection.
     """
     wrapped, opcode = sugar
-    reading = body.reading
     if opcode != "async-start":
         producer = node.operand(0) if node.operand_count else None
         if producer is None or producer.opcode not in ("async-start", "async-update") or node.operand_count != 1:
@@ -85,10 +84,10 @@ def make_async(
     computation = HloComputation("async_wrapped")
     computation.synthetic = True
     parameters = [
-        HloInstruction.loaded(f"async_param.{i}" if i else "async_param", "parameter", shape, [], {}, str(i), computation)
-        for i, shape in enumerate(shapes[0].tuple_shapes)
+        HloInstruction.loaded("async_param" + (f".{i}" if i else ""), "parameter", one, [], {}, str(i), computation)
+        for i, one in enumerate(shapes[0].tuple_shapes)
     ]
-    inner = {
+    inner: dict[str, str | None] = {
         key: text for key, text in node.raw_attrs.items() if key not in _OWN and key not in CALLED and text is not None
     }
     for key in inner:

@@ -296,7 +296,7 @@ class BodyReader:
         places = self._attributes(node, name) if attributes else {}
         missing = self._arguments(node, operands)
         if sugar is not None and shape is not None:
-            make_async(self, node, sugar, found.start(1))
+            make_async(reading, node, sugar, found.start(1))
         elif sugar is not None:
             raise Stop(f"the shape of {opcode} must be given", found.start(1), "missing-shape")
         if shape is None:
@@ -329,7 +329,8 @@ class BodyReader:
             key, at = attr[1], attr.end()
             again = key in places
             if again:
-                reading.report(f"attribute {key} is given twice", attr.start(1), attr.end(1), code="duplicate-attribute")
+                what = f"attribute {key} is given twice"
+                reading.report(what, attr.start(1), attr.end(1), code="duplicate-attribute")
             if reading.check and text[attr.end(1)] != "=":
                 reading.object(f"a blank between {key} and '='", attr.end(1))
             if key not in syntax.rank and key not in wrapped and key != "async_execution_thread":
@@ -377,7 +378,7 @@ class BodyReader:
     # ---------------------------------------------------------------- called computations
     def _called_value(self, node: HloInstruction, key: str, at: int) -> int:
         """Read the computation(s) of an attribute, by name or written out; where the value ends."""
-        reading, text = self.reading, self.reading.text
+        text = self.reading.text
         if text.startswith("{", at):
             if _OPENS_BODY.match(text, at):
                 return self._inline(node, key, at)
@@ -442,7 +443,7 @@ class BodyReader:
         return computation
 
     def call(self, node: HloInstruction, key: str, value: str, at: int) -> None:
-        """Note the computation(s) that an attribute names; those that stand later in the text are resolved at the end."""
+        """Note the computation(s) that an attribute names; those further down the text are resolved at the end."""
         reading = self.reading
         listed = value.startswith("{")
         group: list[HloComputation] = []

@@ -1,8 +1,8 @@
 """Which attributes each opcode takes, which it must have, and how XLA prints them: order, defaults, what is dropped.
 
 One row an opcode, one word an attribute, in printing order: ``name`` optional; ``name!`` required; ``name-=x`` not
-printed where it is ``x``; ``name+=x`` printed as ``x`` where it is absent; ``name~`` read and forgotten; ``name?`` known
-to XLA's sources but not to the version that jaxlib 0.10.2 has, which refuses it. Sources:
+printed where it is ``x``; ``name+=x`` printed as ``x`` where it is absent; ``name~`` read and forgotten; ``name?``
+known to XLA's sources but not to the version that jaxlib 0.10.2 has, which refuses it. Sources:
 ``openxla/xla:xla/hlo/parser/hlo_parser.cc#CreateInstruction``, ``xla/hlo/ir/hlo_instructions.cc``; what 0.10.2 takes
 was asked of its parser, opcode by opcode.
 """
@@ -116,9 +116,6 @@ ONE_DIMENSION = frozenset(
 
 NATIVE_ASYNC = frozenset({"all-gather", "all-reduce", "collective-permute", "copy", "recv", "send"})
 """Opcodes with asynchronous opcodes of their own, for which the sugared forms do not exist."""
-
-UNORDERED_SHAPE = frozenset({"parameter", "constant"})
-
 
 @dataclass(frozen=True, slots=True)
 class OpcodeSyntax:

@@ -280,7 +280,7 @@ def header_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Iterator
 
 
 def header_attributes(module: HloModule, options: PrintOptions = DEFAULT) -> list[tuple[str, str]]:
-    """Attributes of the HloModule line, in XLA's order and form; the entry's layout is there even if the text lacks it."""
+    """Attributes of the HloModule line, in XLA's order and form; an exact one has the entry's layout in any case."""
     attrs = dict(module.attrs)
     if "entry_computation_layout" not in attrs and module.has_entry and options.exact:
         parameters = Shape.tuple_(p.shape.with_default_layout() for p in module.entry.parameters)

@@ -23,7 +23,7 @@ from hloscope.core.text.reading import Reading, Stop
 from hloscope.core.text.scan import match_bracket, skip_blank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from hloscope.core.hlo.shape import Shape
 
@@ -314,7 +314,7 @@ class Reader:
 
 
 @contextmanager
-def _no_collection(wanted: bool) -> Iterator[None]:
+def _no_collection(wanted: bool) -> Generator[None]:
     """Keep the collector from looking at objects that are all reachable, while they are made and right after.
 
     Freezing and thawing puts them among the old ones without a look at each.

@@ -180,9 +180,10 @@ class Reading:
             if leaf.is_array and leaf.element_type not in ELEMENT_TYPES:
                 self.unknown("element type", leaf.element_type, max(text.find(leaf.element_type), 0) + at)
         if self.check:
-            from hloscope.core.text.strict import check_shape
+            from hloscope.core.text.strict import shape_objections
 
-            check_shape(self, shape, text, at)
+            for message, start, end in shape_objections(shape, text):
+                self.object(message, at + start, at + end)
         filled = shape.with_default_layout()
         self.shapes[text] = filled
         return filled

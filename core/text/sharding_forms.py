@@ -433,7 +433,7 @@ def _named(at: Cursor) -> str:
             found[key] = _named_metadata(at)
             continue
         at.advance()
-        op = _reduction(at) if key == "unreduced" and at.kind == "word" else ""
+        op = _reduction(at) if key == "unreduced" and at.stands("word") else ""
         found[key] = f"{key}={'' if op == 'sum' else op}" + "{" + ", ".join(_axes(at, names)) + "}"
     at.advance()
     parts += [found[k] for k in ("replicated", "unreduced", "manual", "metadata") if k in found]
@@ -472,4 +472,4 @@ def replica_groups_form(at: Cursor) -> str:
         _refuse(start, "device groups as a tile assignment are an iota (<=)")
     if len(tiles) != 2:
         _refuse(start, "device groups as an iota have two dimensions: groups and group size")
-    return _assignment(tiles, canonical_iota(*iota) if iota is not None else None, [])
+    return _assignment(tiles, canonical_iota(*iota), [])

@@ -21,7 +21,7 @@ from hloscope.core.text.opcode_syntax import ONE_DIMENSION, syntax_of
 from hloscope.core.text.value_forms import FORMS, canonical_value, is_usual_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from hloscope.core.text.tokens import Cursor
 
 KEYWORDS = frozenset(
-    "true false inf nan HloModule ENTRY ROOT FileLocations FileNames FunctionNames StackFrames maximal replicated manual"
-    " last_tile_dim_replicate shard_as shard_like unknown unreduced".split()
+    "true false inf nan HloModule ENTRY ROOT FileLocations FileNames FunctionNames StackFrames maximal replicated"
+    " manual last_tile_dim_replicate shard_as shard_like unknown unreduced".split()
 )
 """Words that are no names unless ``%`` stands in front."""
 
@@ -53,14 +53,14 @@ def check_module_attribute(reading: Reading, key: str, value: str, at: int) -> N
         _check_value(reading, key, value, at, form)
 
 
-def check_shape(reading: Reading, shape: Shape, text: str, at: int) -> None:
-    """What XLA refuses in a shape: a physical shape in a layout."""
+def shape_objections(shape: Shape, text: str) -> Iterator[tuple[str, int, int]]:
+    """What XLA refuses in a shape: message, start and end in its text."""
     for _, leaf in shape.leaves():
         if leaf.layout is not None and leaf.layout.physical_shape is not None:
-            reading.object("a layout with a physical shape, but the array is not sparse", at, at + len(text))
+            yield "a layout with a physical shape, but the array is not sparse", 0, len(text)
     for found in _LEVELS.finditer(text):
         if not _LEVEL_LIST.fullmatch(found[1]):
-            reading.object("expected dimension levels D, C, S or H", at + found.start(1), at + found.end(1))
+            yield "expected dimension levels D, C, S or H", found.start(1), found.end(1)
 
 
 # ---------------------------------------------------------------- names
@@ -214,7 +214,8 @@ def _same_channel(node: HloInstruction) -> str | None:
     if not node.operand_count:
         return None
     before = node.operand(0)
-    if before.opcode in ("send", "recv", "send-done", "recv-done") and before.attr("channel_id") != node.attr("channel_id"):
+    channels = before.opcode in ("send", "recv", "send-done", "recv-done")
+    if channels and before.attr("channel_id") != node.attr("channel_id"):
         return f"{node.opcode} and its {before.opcode} differ in channel_id"
     return None
 

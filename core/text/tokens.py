@@ -24,7 +24,8 @@ _TOKEN = re.compile(
     | (?P<percent>%[A-Za-z_][A-Za-z0-9_.\-]*)
     | (?P<name>[A-Za-z_][A-Za-z0-9_.\-]*:)
     | (?P<key>[A-Za-z_][A-Za-z0-9_.\-]*=)
-    | (?P<decimal>-?(?:\d+\.\d*|\d+|(?<=-)\.\d+)[eE][+-]?\d+|-?\d+\.\d*|-\.\d+|-?nan(?![A-Za-z0-9_.\-])(?:\(0x[0-9a-fA-F]+\))?)
+    | (?P<decimal>-?(?:\d+\.\d*|\d+|(?<=-)\.\d+)[eE][+-]?\d+|-?\d+\.\d*|-\.\d+
+        |-?nan(?![A-Za-z0-9_.\-])(?:\(0x[0-9a-fA-F]+\))?)
     | (?P<labels>[0-9bf?]{2,}_[0-9io?]{2,}->[0-9bf?]{2,})
     | (?P<word>[A-Za-z_][A-Za-z0-9_.\-]*)
     | (?P<dxd>\d+(?:x\d+)+)
@@ -55,12 +56,12 @@ class Cursor:
     token begins.
     """
 
-    __slots__ = ("_next", "kind", "start", "text", "value")
+    __slots__ = ("_kind", "_next", "_value", "start", "text")
 
     def __init__(self, text: str, pos: int = 0) -> None:
         self.text = text
         self._next = pos
-        self.kind, self.value, self.start = "", "", pos
+        self._kind, self._value, self.start = "", "", pos
         self.advance()
 
     def advance(self, *, integers: bool = False) -> None:
@@ -68,22 +69,45 @@ class Cursor:
         if integers:
             found = _PLAIN_INT.match(self.text, self._next)
             if found is not None:
-                self.kind, self.value, self.start = "int", found[1], found.start(1)
+                self._kind, self._value, self.start = "int", found[1], found.start(1)
                 self._next = found.end()
                 return
         found = _TOKEN.match(self.text, self._next)
         if found is None or found.lastgroup is None:
             blank = _BLANKS.match(self.text, self._next)
-            self.kind, self.value, self.start = "bad", "", blank.end() if blank is not None else self._next
+            self._kind, self._value, self.start = "bad", "", blank.end() if blank is not None else self._next
             return
         kind = found.lastgroup
-        self.value = found[kind]
+        self._value = found[kind]
         self.start, self._next = found.span(kind)
         if kind == "mark":
-            kind = self.value
+            kind = self._value
         elif kind in ("name", "key"):
-            self.value = self.value[:-1]
-        self.kind = kind
+            self._value = self._value[:-1]
+        self._kind = kind
+
+    @property
+    def kind(self) -> str:
+        """What the present token is."""
+        return self._kind
+
+    @property
+    def value(self) -> str:
+        """Its text: a name or key without the mark behind it."""
+        return self._value
+
+    def stands(self, *kinds: str) -> bool:
+        """Whether the present token is of one of these kinds; to be asked again after moving on."""
+        return self._kind in kinds
+
+    def lower(self) -> None:
+        """Read the present token as if it stood in lower case."""
+        self._value = self._value.lower()
+
+    def jump(self, pos: int) -> None:
+        """Go on at another place."""
+        self._next = pos
+        self.advance()
 
     @property
     def end(self) -> int:

@@ -17,12 +17,10 @@ from hloscope.core.hlo.shape import Shape, scan_shape
 from hloscope.core.text.metadata_form import is_usual, metadata_form
 from hloscope.core.text.scan import match_bracket
 from hloscope.core.text.sharding_forms import replica_groups_form, sharding_form
-from hloscope.core.text.tokens import Cursor, canonical_string, escape, json_end, lexes_as_json, raw_bytes, unescape
+from hloscope.core.text.tokens import Cursor, escape, json_end, lexes_as_json, raw_bytes, unescape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-Form = "Callable[[Cursor], str]"
 
 
 # ---------------------------------------------------------------- small values
@@ -105,7 +103,7 @@ def _word_list(*allowed: str) -> Callable[[Cursor], str]:
     choose = _words(*allowed)
 
     def one(at: Cursor) -> str:
-        at.value = at.value.lower()
+        at.lower()
         return choose(at)
 
     def read(at: Cursor) -> str:
@@ -130,12 +128,8 @@ def shape(at: Cursor) -> Shape:
         found, end = scan_shape(at.text, at.start)
     except ParseError as bad:
         raise ParseError(bad.message, column=bad.column or at.start + 1) from None
-    _jump(at, end)
+    at.jump(end)
     return found.with_default_layout()
-
-
-def _jump(at: Cursor, pos: int) -> None:
-    at.__init__(at.text, pos)
 
 
 def _shape(at: Cursor) -> str:
@@ -248,7 +242,7 @@ def _window(at: Cursor) -> str:
         kinds = ("pad",) if key == "pad" else ("int", "dxd")
         if at.kind not in kinds:
             at.fail(f"expected {'low_high x …' if key == 'pad' else 'a number or 1x2'}, got {at.glance()}")
-        items[key] = at.value.split("x")
+        items[key] = list[str](at.value.split("x"))
         if key == "pad" and any(part.count("_") != 1 for part in items[key]):
             at.fail("expected low_high in the padding of a window")
         at.advance()
@@ -363,7 +357,7 @@ def _json_or_string(at: Cursor) -> str:
     if end < 0:
         at.fail("the brace group is not closed")
     text = at.text[at.start : end]
-    _jump(at, end)
+    at.jump(end)
     return text
 
 
@@ -408,7 +402,7 @@ def _statistics(at: Cursor) -> str:
         at.advance()
         if not parts:
             parts.append(f"{key}={at.integer()}")
-        elif at.kind in ("decimal", "int"):
+        elif at.stands("decimal", "int"):
             parts.append(f"{key}={_six_digits(number(at))}")
         else:
             at.fail(f"expected a number, got {at.glance()}")
@@ -488,7 +482,7 @@ def original_array(at: Cursor) -> str:
     if at.kind == "string":
         name = unescape_or_fail(at).decode("utf-8", "surrogateescape")
         at.advance()
-        index = shape_index(at) if at.kind == "{" else "{}"
+        index = shape_index(at) if at.stands("{") else "{}"
         text = (f'"{name}"' + (f" {index}" if index != "{}" else "")) if name else ""
     at.expect("}")
     return "{" + text + "}"
@@ -522,18 +516,22 @@ def _sparsity(at: Cursor) -> str:
             at.fail(f"expected lhs= or rhs=, got {at.glance()}")
         side = at.value
         at.advance()
-        at.expect("{")
-        items: list[str] = []
-        while at.kind != "}":
-            if at.kind != "key" or at.value not in ("sparsity", "dimension", "stride", "idx"):
-                at.fail(f"expected sparsity=, dimension=, stride= or idx=, got {at.glance()}")
-            key = at.value
-            at.advance()
-            items.append(f"{key}={at.expect('dxd', '2x4') if key == 'sparsity' else at.integer()}")
-        at.advance()
-        sides[side] = f"{side}={{{' '.join(items)}}}"
+        sides[side] = f"{side}={{{_tensor_sparsity(at)}}}"
     at.advance()
     return "{" + " ".join(sides[s] for s in ("lhs", "rhs") if s in sides) + "}"
+
+
+def _tensor_sparsity(at: Cursor) -> str:
+    at.expect("{")
+    items: list[str] = []
+    while at.kind != "}":
+        if at.kind != "key" or at.value not in ("sparsity", "dimension", "stride", "idx"):
+            at.fail(f"expected sparsity=, dimension=, stride= or idx=, got {at.glance()}")
+        key = at.value
+        at.advance()
+        items.append(f"{key}={at.expect('dxd', '2x4') if key == 'sparsity' else at.integer()}")
+    at.advance()
+    return " ".join(items)
 
 
 def _literal(at: Cursor) -> str:
@@ -548,7 +546,7 @@ def _literal(at: Cursor) -> str:
         literal = parse_literal(at.text[at.start : end], wanted)
     except ParseError as bad:
         raise ParseError(bad.message, column=at.start + 1) from None
-    _jump(at, end)
+    at.jump(end)
     return f"{wanted} {re.sub(r'/[*].*?[*]/', '', literal.to_text())}"
 
 
@@ -634,10 +632,15 @@ FORMS: Mapping[str, Callable[[Cursor], str]] = MappingProxyType(_table())
 _NATURAL = r"(?:0|[1-9]\d{0,17})"
 _USUAL: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
-        **dict.fromkeys([n for n, f in FORMS.items() if f is _integers], re.compile(rf"\{{{_NATURAL}(?:,{_NATURAL})*\}}|\{{\}}")),
-        **dict.fromkeys([n for n, f in FORMS.items() if f is _integer], re.compile(r"0|-?[1-9]\d{0,17}")),
-        **dict.fromkeys([n for n, f in FORMS.items() if f is _boolean], re.compile(r"true|false")),
-        **dict.fromkeys([n for n, f in FORMS.items() if f is _string], re.compile(r'"[A-Za-z0-9_.$@:/ \-]*"')),
+        name: re.compile(pattern)
+        for form, pattern in (
+            (_integers, rf"\{{{_NATURAL}(?:,{_NATURAL})*\}}|\{{\}}"),
+            (_integer, r"0|-?[1-9]\d{0,17}"),
+            (_boolean, "true|false"),
+            (_string, r'"[A-Za-z0-9_.$@:/ \-]*"'),
+        )
+        for name, used in FORMS.items()
+        if used is form
     }
 )
 """Forms that are XLA's as they stand, for the commonest kinds."""
@@ -668,5 +671,3 @@ def canonical_value(name: str, text: str, form: Callable[[Cursor], str] | None =
         at.fail(f"unexpected {at.glance()} after the value of {name}")
     return value
 
-
-__all__ = ["FORMS", "canonical_string", "canonical_value", "is_usual_value"]

@@ -53,7 +53,8 @@ def test_what_xla_refuses_is_refused_in_strict_mode_with_a_position(row: dict[st
 
 # What this reader takes on purpose, though XLA does not: later definitions, newer syntax, sloppy spacing, new words.
 RECOVERED = (
-    "A14", "A22", "A23", "A27", "A30", "A35", "B6", "B15", "B15b", "B27", "B34", "B37", "D9", "E25", "E33", "G20", "G35",
+    "A14", "A22", "A23", "A27", "A30", "A35", "B6", "B15", "B15b", "B27", "B34", "B37", "D9", "E25", "E33", "G20",
+    "G35",
 )  # fmt: skip
 
 

@@ -19,8 +19,11 @@ ROWS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[3] / "fixtures" / "hlo_oddities.json").read_text(encoding="utf-8")
 )
 TEXTS = [row["text"] for row in ROWS]
-PIECES = [*'{}()[],=%":#/*\'\n \t\r\\<>-.0', "ROOT ", "ENTRY ", "constant(", "/*", "//", "->", "<=", "={", "}}", "f32[", "\x00",
-          "99999999999999999999", "calls=%e", "\ud800", "\u00e9", "a-start(", "a-done("]  # fmt: skip
+PIECES = [
+    *'{}()[],=%":#/*\'\n \t\r\\<>-.0', "ROOT ", "ENTRY ", "constant(", "/*", "//", "->", "<=", "={", "}}", "f32[",
+    "\x00", "99999999999999999999", "calls=%e", "\ud800", "\u00e9", "abs-start(", "abs-done(",
+]  # fmt: skip
+EDITS = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 12), st.sampled_from(PIECES)), max_size=4)
 
 
 def _check(text: str) -> None:
@@ -37,7 +40,7 @@ def _check(text: str) -> None:
         pass
 
 
-@given(st.sampled_from(TEXTS), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 12), st.sampled_from(PIECES)), max_size=4))
+@given(st.sampled_from(TEXTS), EDITS)
 @settings(max_examples=400, deadline=None)
 def test_mutated_text(text: str, edits: list[tuple[float, int, str]]) -> None:
     for where, cut, piece in edits:

@@ -1,4 +1,4 @@
-"""The strict mode: what XLA's closed parser refuses is named, with its place; the ordinary mode reads it all the same."""
+"""The strict mode: what XLA's closed parser refuses is named, with its place; the ordinary mode reads it anyway."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ REFUSED = [
     ("ROOT n = f32[2] constant({1})", "ROOT", "has 1 elements"),
     ("ROOT n = s8[] constant(300)", "ROOT", "out of range for s8"),
     ("ROOT __n = f32[4,8] negate(a)", "ROOT", "illegal instruction name __n"),
-    ("s = ((f32[4,8]), f32[4,8], u32[]) abs-start(a)\n  ROOT d = f32[4,8] negate-done(s)", "negate-done", "began with abs"),
+    ("s = ((f32[4,8]), f32[4,8], u32[]) abs-start(a)\n  ROOT d = f32[4,8] negate-done(s)", "negate-done",
+     "began with abs"),
     ("s = (f32[4,8], f32[4,8]) abs-start(a)\n  ROOT d = f32[4,8] copy(a)", "abs-start", "is not ((operands), result"),
     ("ROOT r = f32[4,8] all-reduce(a), replica_groups=[2,2,1]<=[4], to_apply=add", "[2,2,1]", "two dimensions"),
     ("p = pred[] constant(true)\n  ROOT c = f32[4,8] conditional(p, a), branch_computations={add}", "ROOT", "needs"),

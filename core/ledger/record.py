@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ from hloscope.core.errors import InternalError
 from hloscope.core.ledger.declare import Event, EventSpec
 from hloscope.core.ledger.schema import FILE_MARK
 from hloscope.core.ledger.snapshots import SnapshotWriter
-from hloscope.core.ledger.store import close_ledger, create_ledger, ledger_error
+from hloscope.core.ledger.store import close_ledger, create_ledger, ledger_error, publish_ledger, remove_ledger
 
 _BATCH_EVENTS = 4096
 _BATCH_BYTES = 4 << 20
@@ -187,6 +188,9 @@ class LedgerWriter:
 
     One thread at a time. Raises LedgerError when the file exists and ``force`` is not set, and once when the disk is
     full or otherwise refuses; what was committed by then stays readable, and later calls do nothing.
+
+    With ``force`` an existing file is replaced by ``close`` and only by a complete run. Any other leaves it as it was
+    and stays beside it, as ``NAME.partial``; a line on stderr says so, unless the LedgerError does.
     """
 
     def __init__(self, path: str | os.PathLike[str], run: RunInfo | None = None, *, force: bool = False) -> None:
@@ -218,7 +222,15 @@ class LedgerWriter:
         self._pass: int | None = None
         self._closed = False
         self._committed = 0
-        self.begin_run(run or RunInfo())
+        self._holds = False
+        """Whether more than the run itself was committed."""
+        self._refused = False
+        try:
+            self.begin_run(run or RunInfo())
+        except BaseException:
+            self._connection.close()
+            remove_ledger(self._connection.path)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -434,15 +446,25 @@ class LedgerWriter:
             connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             self._give_up()
-            raise ledger_error(self.path, error, "write the ledger") from error
+            self._refused = True
+            raise ledger_error(self.path, error, "write the ledger", self._kept()) from error
         except BaseException:
             # Interrupted half way: the batch is lost as a whole, the file stays consistent.
             self._give_up()
             raise
         self._committed = time.perf_counter_ns()
+        self._holds = bool(self._module_total or self._event_total)
         self._statements.clear()
         self._new_types.clear()
         self._events.clear()
+
+    def _kept(self) -> str:
+        """What an error has left on disk, for its message."""
+        if not self._holds:
+            return ""
+        if self._connection.replaces is None:
+            return "what was committed before is kept"
+        return f"the file is as it was, what was committed is in {self._connection.path}"
 
     def _give_up(self) -> None:
         self.enabled = False
@@ -493,18 +515,38 @@ class LedgerWriter:
         return plan
 
     def close(self, *, complete: bool = True) -> None:
-        """Commit, fold everything into one plain file, and close; closing twice is harmless. Raises LedgerError."""
+        """Commit, fold everything into one plain file, and close; closing twice is harmless. Raises LedgerError.
+
+        A complete run takes the name of the file that it replaces, if it does; an incomplete one stays beside it.
+        """
         if self._closed:
             return
         self._closed = True
+        whole = False
         try:
             if self.enabled:
                 if complete:
                     self._finish_run()
                 self._write(final=True)
+                whole = complete
         finally:
             self.enabled = False
-            close_ledger(self._connection)
+            try:
+                close_ledger(self._connection)
+            except BaseException:
+                whole = False
+                raise
+            finally:
+                if not whole and self._connection.replaces is not None:
+                    self._leave_partial()
+        if whole:
+            publish_ledger(self._connection)
+
+    def _leave_partial(self) -> None:
+        if not self._holds:
+            remove_ledger(self._connection.path)
+        elif not self._refused and sys.stderr is not None:
+            print(f"hloscope: {self.path}: {self._kept()}", file=sys.stderr, flush=True)
 
 
 def _clean(text: str) -> str:

@@ -35,6 +35,11 @@ class LedgerConnection(sqlite3.Connection):
     """A connection that knows its ledger's path and removes its private copy, if it needed one, when closed."""
 
     path: str = ""
+    """The file itself; a run that replaces another one writes a sibling of it."""
+    replaces: str | None = None
+    """The existing file that a writer's takes the place of when it is complete."""
+    inode: int = 0
+    """Of the file that a writer made."""
     scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def close(self) -> None:
@@ -44,15 +49,16 @@ class LedgerConnection(sqlite3.Connection):
             self.scratch = None
 
 
-def ledger_error(path: str, error: Exception, doing: str) -> LedgerError:
-    """One line for what SQLite or the system refused."""
+def ledger_error(path: str, error: Exception, doing: str, kept: str = "") -> LedgerError:
+    """One line for what SQLite or the system refused; ``kept`` says what a full disk has left, if anything."""
+    after = f"; {kept}" if kept else ""
     text = str(error)
     if isinstance(error, OSError):
-        return LedgerError(f"cannot {doing}: {error.strerror or text}", path=path)
+        return LedgerError(f"cannot {doing}: {error.strerror or text}{after}", path=path)
     if "locked" in text or "busy" in text:
         return LedgerError(f"cannot {doing}: another process holds the ledger", path=path)
     if "full" in text or "disk I/O" in text:
-        return LedgerError(f"cannot {doing}: {text}; what was committed before is kept", path=path)
+        return LedgerError(f"cannot {doing}: {text}{after}", path=path)
     if "malformed" in text or "not a database" in text or "corrupt" in text:
         return LedgerError(f"the ledger is damaged ({text})", path=path)
     return LedgerError(f"cannot {doing}: {text}", path=path)
@@ -206,43 +212,69 @@ def upgrade_ledger(path: str | os.PathLike[str], *, schema: Schema = SCHEMA) -> 
     return True
 
 
+def partial_path(path: str) -> str:
+    """Where a run that is to replace an existing ledger is written until it is complete."""
+    return f"{path}.partial"
+
+
 def create_ledger(path: str | os.PathLike[str], *, force: bool = False) -> LedgerConnection:
     """Make an empty ledger and open it for writing.
 
-    An existing file is refused unless ``force`` is set, and then replaced only after the new one could be made beside
-    it: a full disk or a bad directory leaves the old file as it was. From that moment on the new run is the file,
-    because what it has committed must be readable if it is killed. Raises LedgerError.
+    An existing file is refused unless ``force`` is set, and then stays as it is until ``publish_ledger``: the new run
+    is written to ``partial_path``, where it can be read if it is killed, in place of what a dead writer left there.
+    Without an existing file the run is written under its own name. Raises LedgerError.
     """
     name = os.fspath(path)
     if os.path.isdir(name):
         raise LedgerError("is a directory, not a ledger", path=name)
-    if os.path.exists(name):
+    target, replaces = name, None
+    if os.path.lexists(name):
         if not force:
             raise LedgerError("exists already; it is not overwritten without being told to", path=name)
-        _refuse_live(name)
+        if os.path.exists(name) and not os.path.isfile(name):
+            raise LedgerError("is not a regular file; it is not replaced", path=name)
+        _refuse_live(name, name)
+        target, replaces = partial_path(name), name
+        if os.path.isdir(target):
+            raise LedgerError("is a directory, not a ledger", path=target)
+        _refuse_live(target, name)
     fresh = f"{name}.new-{os.getpid()}"
     try:
         try:
             _make_empty(fresh)
-            if force:
-                # A stale WAL of the old file would otherwise be replayed into the new one.
-                for suffix in _SIDE_FILES:
-                    Path(name + suffix).unlink(missing_ok=True)
-                os.replace(fresh, name)
-            else:
-                _publish(fresh, name)
+            if replaces is not None:
+                remove_ledger(target)
+            _publish(fresh, target)
         finally:
-            for suffix in ("", *_SIDE_FILES):
-                Path(fresh + suffix).unlink(missing_ok=True)
-        connection = _connect(name, "mode=rw")
-        connection.path = name
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
+            remove_ledger(fresh)
+        try:
+            # A stale WAL without its file would otherwise be replayed into the new one.
+            _remove_side_files(target)
+            connection = _connect(target, "mode=rw")
+            connection.path, connection.replaces, connection.inode = target, replaces, os.stat(target).st_ino
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+        except BaseException:
+            remove_ledger(target)
+            raise
     except FileExistsError as error:
+        if replaces is not None:
+            raise LedgerError("another process is writing this ledger", path=name) from error
         raise LedgerError("exists already; it is not overwritten without being told to", path=name) from error
     except (sqlite3.Error, OSError) as error:
         raise ledger_error(name, error, "create the ledger") from error
     return connection
+
+
+def remove_ledger(path: str) -> None:
+    """Remove a ledger file, if there is one, with what SQLite keeps beside it."""
+    Path(path).unlink(missing_ok=True)
+    _remove_side_files(path)
+
+
+def _remove_side_files(path: str) -> None:
+    for suffix in _SIDE_FILES:
+        Path(path + suffix).unlink(missing_ok=True)
 
 
 def _make_empty(path: str) -> None:
@@ -268,8 +300,8 @@ def _publish(fresh: str, name: str) -> None:
         os.replace(fresh, name)
 
 
-def _refuse_live(name: str) -> None:
-    """Refuse to replace a ledger that another process is writing at this moment."""
+def _refuse_live(name: str, said: str) -> None:
+    """Refuse to replace a ledger that another process is writing at this moment; folds what a dead one left."""
     if not is_ledger(name) or not _has_content(name + "-wal"):
         return
     try:
@@ -281,7 +313,7 @@ def _refuse_live(name: str) -> None:
             connection.close()
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
-            raise LedgerError("another process is writing this ledger", path=name) from error
+            raise LedgerError("another process is writing this ledger", path=said) from error
     except sqlite3.Error:
         return
 
@@ -298,6 +330,42 @@ def close_ledger(connection: LedgerConnection) -> None:
             mode = connection.execute("PRAGMA journal_mode=DELETE").fetchone()[0]
             if mode == "delete":
                 _compact(connection)
+    finally:
+        connection.close()
+
+
+def publish_ledger(connection: LedgerConnection) -> None:
+    """Give a complete, closed run the name of the file that it replaces; nothing to do for one written in place.
+
+    Raises LedgerError and leaves both files where that cannot be done.
+    """
+    name, partial = connection.replaces, connection.path
+    if name is None:
+        return
+    _refuse_live(name, name)
+    whole = partial
+    try:
+        if os.stat(partial).st_ino != connection.inode:
+            raise LedgerError("another process is writing this ledger", path=name)
+        if _has_content(partial + "-wal"):
+            # A reader that still looks on has kept the WAL apart; one file can be replaced at once, two cannot.
+            whole = f"{name}.new-{os.getpid()}"
+            _copy_whole(partial, whole)
+        # A stale WAL of the old file would otherwise be replayed into the new one.
+        _remove_side_files(name)
+        os.replace(whole, name)
+        remove_ledger(partial)
+    except (sqlite3.Error, OSError) as error:
+        raise ledger_error(name, error, "replace the ledger", f"the new one is {partial}") from error
+    finally:
+        if whole != partial:
+            remove_ledger(whole)
+
+
+def _copy_whole(path: str, copy: str) -> None:
+    connection = _connect(path, "mode=rw")
+    try:
+        connection.execute("VACUUM INTO ?", (copy,))
     finally:
         connection.close()
 

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import BinaryIO
@@ -84,13 +84,15 @@ def capture_command(
         env = capture_environment(os.environ, ours)
         log_path = os.path.join(folder, PASS_LOG_FILE)
         exit_code = _run(list(argv), env, log_path, stderr or sys.stderr.buffer)
-        write_capture_note(
-            os.path.join(folder, CAPTURE_FILE),
-            command=shlex.join(argv),
-            jaxlib=package_version("jaxlib") if python == sys.executable or _same_environment(python) else None,
-            flags=env["XLA_FLAGS"],
-            exit_code=str(exit_code),
-        )
+        note_path = os.path.join(folder, CAPTURE_FILE)
+        with _named(note_path):
+            write_capture_note(
+                note_path,
+                command=shlex.join(argv),
+                jaxlib=package_version("jaxlib") if python == sys.executable or _same_environment(python) else None,
+                flags=env["XLA_FLAGS"],
+                exit_code=str(exit_code),
+            )
         report = _import(folder, ledger_path, force, progress, shlex.join(argv))
         if report is None:
             notes.append("the program compiled nothing with XLA")
@@ -233,13 +235,22 @@ def _run(argv: list[str], env: dict[str, str], log_path: str, stderr: BinaryIO) 
             raise UsageError(f"{argv[0]}: {(error.strerror or str(error)).lower()}") from None
         finally:
             os.close(writer)
-        with open(log_path, "wb") as log:
+        with _named(log_path), open(log_path, "wb") as log:
             pump = threading.Thread(target=_pump, args=(reader, stderr, log), daemon=True)
             pump.start()
             status = child.wait()
             # A process that the program left behind may hold the channel open: what it says later is not waited for.
             pump.join(timeout=5)
     return 128 - status if status < 0 else status
+
+
+@contextmanager
+def _named(path: str) -> Generator[None]:
+    """What the system refuses while a file is written (a full disk, a limit) names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise DumpError(f"cannot write the dump: {error.strerror or error}", path=path) from error
 
 
 def _stderr_channel(stderr: BinaryIO) -> tuple[int, int]:
@@ -277,7 +288,9 @@ def _pump(reader: int, stderr: BinaryIO, log: BinaryIO) -> None:
     with suppress(OSError, ValueError):
         while data := os.read(reader, 1 << 16):
             shown, logged = splitter.feed(data)
-            log.write(logged)
+            # The program's stderr goes on where its log cannot be kept; closing the log says so.
+            with suppress(OSError):
+                log.write(logged)
             if shown:
                 stderr.write(shown)
                 stderr.flush()

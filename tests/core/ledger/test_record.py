@@ -316,6 +316,162 @@ def test_a_ledger_that_is_being_written_is_not_replaced(tmp_path: Path) -> None:
         assert [one.name for one in reader.modules()] == ["m"]
 
 
+def old_ledger(folder: Path) -> tuple[Path, bytes]:
+    path = folder / "run.ledger"
+    with LedgerWriter(path) as writer:
+        writer.begin_module("old")
+    return path, path.read_bytes()
+
+
+def modules_in(path: Path) -> list[str]:
+    with LedgerReader(path) as reader:
+        assert reader.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        return [one.name for one in reader.modules()]
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(one.name for one in folder.iterdir())
+
+
+def test_force_replaces_the_old_file_when_the_new_one_is_complete(tmp_path: Path) -> None:
+    path, old = old_ledger(tmp_path)
+    with LedgerWriter(path, force=True) as writer:
+        writer.begin_module("new")
+        writer.flush()
+        assert path.read_bytes() == old
+        assert not path.with_name("run.ledger-wal").exists()
+        assert modules_in(tmp_path / "run.ledger.partial") == ["new"]
+    assert modules_in(path) == ["new"]
+    assert names_in(tmp_path) == ["run.ledger"]
+
+
+def test_force_replaces_also_while_somebody_reads_what_is_written(tmp_path: Path) -> None:
+    path, _ = old_ledger(tmp_path)
+    writer = LedgerWriter(path, force=True)
+    writer.begin_module("new")
+    writer.flush()
+    with LedgerReader(tmp_path / "run.ledger.partial") as reader:
+        cursor = reader.connection.execute("SELECT * FROM modules")
+        writer.begin_module("later")
+        writer.close()
+        assert cursor.fetchone()[2] == "new"
+    assert modules_in(path) == ["new", "later"]
+    assert not (tmp_path / "run.ledger.partial").exists()
+    assert not (tmp_path / "run.ledger-wal").exists()
+
+
+def test_force_on_a_full_disk_keeps_the_old_file(tmp_path: Path) -> None:
+    path, old = old_ledger(tmp_path)
+    child = run_child(
+        """
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        try:
+            with LedgerWriter(sys.argv[1], force=True) as writer:
+                writer.begin_module("new")
+                writer.flush()
+                for number in range(100_000):
+                    writer.emit(decision(number))
+        except LedgerError as error:
+            print(error)
+        """,
+        str(path),
+    )
+    assert child.stdout.startswith(f"{path}: cannot write the ledger: "), child.stderr
+    assert child.stdout.endswith(f"; the file is as it was, what was committed is in {path}.partial\n")
+    assert child.stderr == ""
+    assert path.read_bytes() == old
+    assert not path.with_name("run.ledger-wal").exists()
+    assert modules_in(tmp_path / "run.ledger.partial") == ["new"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("limit", [2_000, 20_000, 50_000])
+def test_a_disk_too_full_to_create_on_keeps_nothing_and_says_nothing_of_it(
+    tmp_path: Path, limit: int, force: bool
+) -> None:
+    path = tmp_path / "run.ledger"
+    if force:
+        old_ledger(tmp_path)
+    before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    child = run_child(
+        f"""
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+        try:
+            LedgerWriter(sys.argv[1], force={force})
+        except LedgerError as error:
+            print(error)
+        """,
+        str(path),
+    )
+    assert child.stdout.startswith(f"{path}: cannot "), child.stderr
+    assert "committed" not in child.stdout and child.stdout.count("\n") == 1
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == before
+
+
+def test_force_killed_half_way_keeps_the_old_file_and_leaves_one_that_opens(tmp_path: Path) -> None:
+    path, old = old_ledger(tmp_path)
+    script = """
+        writer = LedgerWriter(sys.argv[1], force=True)
+        writer.begin_module(sys.argv[2])
+        writer.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    # The second run finds what the first one left.
+    for name in ("killed", "killed again"):
+        assert run_child(script, str(path), name).returncode == -signal.SIGKILL
+        assert path.read_bytes() == old
+        assert not path.with_name("run.ledger-wal").exists()
+        assert modules_in(tmp_path / "run.ledger.partial") == [name]
+    with LedgerWriter(path, force=True) as writer:
+        writer.begin_module("new")
+    assert modules_in(path) == ["new"]
+    assert names_in(tmp_path) == ["run.ledger"]
+
+
+def test_force_interrupted_keeps_the_old_file_and_says_where_the_new_one_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, old = old_ledger(tmp_path)
+    with pytest.raises(KeyboardInterrupt), LedgerWriter(path, force=True) as writer:
+        writer.begin_module("new")
+        raise KeyboardInterrupt
+    assert path.read_bytes() == old
+    said = f"hloscope: {path}: the file is as it was, what was committed is in {path}.partial\n"
+    assert capsys.readouterr().err == said
+    assert names_in(tmp_path) == ["run.ledger", "run.ledger.partial"]
+    with LedgerReader(tmp_path / "run.ledger.partial") as reader:
+        assert [one.name for one in reader.modules()] == ["new"]
+        assert not reader.runs()[0].complete
+
+
+def test_force_interrupted_before_anything_was_recorded_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, old = old_ledger(tmp_path)
+    with pytest.raises(KeyboardInterrupt), LedgerWriter(path, force=True):
+        raise KeyboardInterrupt
+    assert path.read_bytes() == old and names_in(tmp_path) == ["run.ledger"]
+    assert capsys.readouterr().err == ""
+
+
+def test_two_forced_runs_at_once_are_not_mixed(tmp_path: Path) -> None:
+    path, old = old_ledger(tmp_path)
+    with LedgerWriter(path, force=True) as writer:
+        writer.begin_module("first")
+        writer.flush()
+        with pytest.raises(LedgerError, match=r"run\.ledger: another process is writing this ledger"):
+            LedgerWriter(path, force=True)
+        assert path.read_bytes() == old
+    assert modules_in(path) == ["first"]
+
+
+def test_what_is_not_a_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(LedgerError, match="not a regular file"):
+        LedgerWriter(tmp_path / "pipe", force=True)
+    assert (tmp_path / "pipe").is_fifo()
+
+
 @pytest.mark.parametrize("where", ["missing/run.ledger", "."])
 def test_a_place_that_cannot_hold_a_ledger_is_one_line(tmp_path: Path, where: str) -> None:
     with pytest.raises(LedgerError) as caught:

@@ -227,7 +227,8 @@ class SnapshotWriter:
         return number
 
     def _seal_lines(self) -> None:
-        self._seal(self._line_tail, self._line_total, _pack("\n".join(self._open_lines).encode(*_ENCODING), self._level))
+        data = _pack("\n".join(self._open_lines).encode(*_ENCODING), self._level)
+        self._seal(self._line_tail, self._line_total, data)
         self._open_lines = []
         self._open_bytes = 0
 

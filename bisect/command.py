@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -82,9 +83,10 @@ def command(
     with load(path, module) as run:
         if len(run) > 1:
             raise UnsupportedError(
-                "bisecting the stages of a dump needs the replay of stages, which is not there yet",
+                "the stages of a dump are not bisected",
                 path=path,
-                hint="give the file of one stage to search our own compiler on it",
+                hint=f"hloscope replay {shlex.quote(path)} finds the first stage that differs; the file of one stage "
+                "can be bisected",
             )
         say_notes(run.notes)
         data = run.stage_bytes(0)
@@ -174,4 +176,4 @@ def _show(answer: Answer, line: Callable[[str | None], int | None]) -> None:
         click.echo(f"  {said}")
     for cure in answer.cures:
         click.echo(f"  cured by: {cure}")
-    click.echo(f"  {len(answer.probes)} probes")
+    click.echo(f"  {len(answer.probes)} probe{'' if len(answer.probes) == 1 else 's'}")

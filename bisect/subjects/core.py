@@ -67,7 +67,7 @@ class CoreSubject:
             compile_module(module, self.pipeline(), context, self.registry)
         except HloscopeError as error:
             return module, context, Outcome("failed", str(error))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # A pass that crashes is an outcome of the probe, not an end of the search.
             return module, context, Outcome("failed", f"{_where(context)}{type(error).__name__}: {error}")
         return module, context, None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import click
 
@@ -21,8 +22,28 @@ from hloscope.core.xla.compile import is_function_spec
 from hloscope.core.xla.targets import TARGETS
 
 
+class _CaptureCommand(click.Command):
+    """Options may follow FILE.py:FUNCTION; what follows a command's first word, or ``--``, belongs to the command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing and self._names_function(ctx, args):
+            ctx.allow_interspersed_args = True
+            ctx.ignore_unknown_options = False
+        return super().parse_args(ctx, args)
+
+    def _names_function(self, ctx: click.Context, args: list[str]) -> bool:
+        found, _, _ = self.make_parser(ctx).parse_args(list(args))
+        words: object = found.get("command_line")
+        if not isinstance(words, tuple | list) or not words:
+            return False
+        rest = cast("Sequence[str]", words)
+        before = args[: len(args) - len(rest)]
+        return is_function_spec(rest[0]) and before[-1:] != ["--"]
+
+
 @click.command(
     "capture",
+    cls=_CaptureCommand,
     # What follows the first word belongs to the program, options included.
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog="Example: hloscope capture -o run.ledger -- python train.py --steps 3",
@@ -51,6 +72,11 @@ def command(
     come from --arg in order, else from its parameters' defaults. The program's exit code is passed on.
     """
     single = len(command_line) == 1 and is_function_spec(command_line[0])
+    if not single and click.get_current_context().allow_interspersed_args:
+        raise UsageError(
+            f"{command_line[0]} takes no further argument, got {' '.join(command_line[1:])!r}",
+            hint="shapes are given with --arg; a command follows --",
+        )
     if not single and (target is not None or shapes):
         raise UsageError("--target and --arg go with FILE.py:FUNCTION", hint="a command chooses its devices itself")
     if output is None:

@@ -11,7 +11,7 @@ import click
 from hloscope.core.cli.opening import module_option, refuse_existing, say_notes
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.cli.progress import progress
-from hloscope.core.errors import UnsupportedError, UsageError
+from hloscope.core.errors import HloscopeError, UnsupportedError, UsageError
 from hloscope.core.views.inputs import InputKind, classify
 from hloscope.core.views.run import load
 from hloscope.core.views.summary import summary_text
@@ -51,7 +51,8 @@ def command(
 
     PATH is an HLO file; of a dump or a ledger the first stage is taken. --engine core runs our own passes in the order
     of the target's pipeline; --engine xla runs the installed XLA in a child process (it takes StableHLO, too) and reads
-    its dump. For h100 and v5e no device is needed.
+    its dump. For h100 and v5e no device is needed, nor for FILE, which describes a GPU: a GpuTargetConfigProto as text
+    (XLA's *.txtpb, or what a dump on that GPU has as *.gpu_target_config.pbtxt).
     """
     from hloscope.core.xla.targets import find_target
 
@@ -60,7 +61,7 @@ def command(
     if engine == "xla":
         if fuel or plugin:
             raise UsageError("--fuel and --plugin go with --engine core")
-        _with_xla(path, module, device, output, dump_to, _xla_flags(flags, disable_passes), force)
+        _with_xla(path, module, target, output, dump_to, _xla_flags(flags, disable_passes), force)
     else:
         _with_core(path, module, device, output, dump_to, fuel, disable_passes, flags, plugin, force)
     with load(output) as run:
@@ -84,7 +85,7 @@ def _first_stage(path: str, module: str | None) -> str:
 
 
 def _with_xla(
-    path: str, module: str | None, target: Target, output: str, dump_to: str | None, flags: list[str], force: bool
+    path: str, module: str | None, target: str, output: str, dump_to: str | None, flags: list[str], force: bool
 ) -> None:
     from hloscope.core.dumps.importer import import_dump
     from hloscope.core.xla.compile import compile_hlo_text, compile_stablehlo
@@ -97,9 +98,9 @@ def _with_xla(
         folder = dump_to if dump_to is not None else scratch
         if given.kind is InputKind.STABLEHLO:
             program = given.data if given.data is not None else _bytes(path)
-            compile_stablehlo(program, dump_to=folder, target=target.name, flags=flags)
+            compile_stablehlo(program, dump_to=folder, target=target, flags=flags)
         else:
-            compile_hlo_text(_first_stage(path, module), dump_to=folder, target=target.name, flags=flags)
+            compile_hlo_text(_first_stage(path, module), dump_to=folder, target=target, flags=flags)
         with progress("importing stages") as report:
             result = import_dump(
                 folder, output, force=force, kind="capture", proto_reader=proto_reader, progress=report
@@ -159,5 +160,13 @@ def _with_core(
     with LedgerWriter(output, info, force=force) as writer:
         writer.begin_module(program.name)
         ctx = PassContext(writer, Fuel.parse(fuel), settings, target.name, dumps=dumps)
-        result = compile_module(program, pipelines, ctx, registry)
+        try:
+            result = compile_module(program, pipelines, ctx, registry)
+        except HloscopeError:
+            raise
+        except (Exception, SystemExit) as error:
+            known = registry.plugin_error(error)
+            if known is None:
+                raise
+            raise known from error
     say_notes(result.warnings)

@@ -33,7 +33,7 @@ def command(path: str, output: str, module: str | None, force: bool, as_json: bo
     """
     given = classify(path)
     if given.kind not in (InputKind.DIRECTORY, InputKind.ARCHIVE):
-        raise UsageError(f"a dump directory or an archive of one is needed, not a {given.kind.value}", path=path)
+        raise UsageError(f"a dump directory or an archive of one is needed, not {given.kind.phrase}", path=path)
     refuse_existing(output, force)
     with progress("importing stages") as report:
         result = import_dump(path, output, module=module, force=force, proto_reader=proto_reader, progress=report)

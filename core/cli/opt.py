@@ -176,7 +176,7 @@ def _run(
             result = compile_module(module, chosen, ctx, registry)
         except HloscopeError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             known = registry.plugin_error(error)
             if known is None:
                 raise

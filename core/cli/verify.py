@@ -15,7 +15,7 @@ from hloscope.core.errors import HloscopeError
 from hloscope.core.hlo.verifier import Finding, VerifierOptions, options_for, verify
 from hloscope.core.text import load_module
 from hloscope.core.text.module_index import ModuleIndex
-from hloscope.core.views.inputs import classify, read_hlo_text
+from hloscope.core.views.inputs import Input, classify, read_hlo_text
 
 _COLUMNS = (Column("file"), Column("ok"), Column("findings", show=lambda found: str(len(cast("list[object]", found)))))
 _SHOWN = 50
@@ -54,8 +54,10 @@ def command(
     HloVerifier; each finding has a code (see docs/verifier.md). Exit 1 where there is a finding, 2 where a file cannot
     be read.
     """
+    opened: dict[str, Input] = {}
     if len(files) == 1 and not table.json and not table.jsonl:
-        classify(files[0])  # a file that cannot be used at all is one line
+        # A file that cannot be used at all is one line. What was read to see that is kept: a pipe gives it only once.
+        opened[files[0]] = classify(files[0])
     asked = _Asked(layout_sensitive, mixed_precision, first)
     unusable: list[HloscopeError] = []
     rows: list[dict[str, object]] = []
@@ -63,7 +65,7 @@ def command(
     def stream() -> Iterator[dict[str, object]]:
         with progress("verifying") as report:
             for number, file in enumerate(files, 1):
-                row, error = _verify(file, asked)
+                row, error = _verify(file, opened.get(file, file), asked)
                 if error is not None:
                     unusable.append(error)
                     print(f"hloscope: {error}", file=sys.stderr)
@@ -88,9 +90,9 @@ def command(
     return 0 if all(row["ok"] for row in rows) else 1
 
 
-def _verify(file: str, asked: _Asked) -> tuple[dict[str, object], HloscopeError | None]:
+def _verify(file: str, given: Input | str, asked: _Asked) -> tuple[dict[str, object], HloscopeError | None]:
     try:
-        text = read_hlo_text(file)
+        text = read_hlo_text(given)
         module = load_module(text, file)
     except HloscopeError as error:
         fault = Finding("unreadable", error.message, line=error.line)

@@ -47,11 +47,22 @@ _TEXT = re.compile(r"([^\s{}]+)(?:\{([^{}]*)\})?$")
 _OPTION_TYPES = (bool, int, float, str)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Added:
+    """A pass of a plugin."""
+
+    factory: Callable[..., HloPass]
+    description: str
+    path: str | None
+    """The plugin that added it, and the line of the call."""
+    line: int | None
+
+
 class Registry:
     """The passes of one command: the built-in ones and those of its plugins."""
 
     def __init__(self) -> None:
-        self._added: dict[str, tuple[Callable[..., HloPass], str]] = {}
+        self._added: dict[str, _Added] = {}
         self._rules: list[Rule] = []
         self._plugins: list[str] = []
 
@@ -62,7 +73,7 @@ class Registry:
     def describe(self) -> Iterator[tuple[str, str]]:
         """Name and one line of every pass, sorted by name."""
         for name in self.names():
-            yield name, self._added[name][1] if name in self._added else PASSES[name][1]
+            yield name, self._added[name].description if name in self._added else PASSES[name][1]
 
     # ---------------------------------------------------------------- for plugins
     def add_pass(self, name: str, factory: Callable[..., HloPass], description: str = "") -> None:
@@ -72,10 +83,20 @@ class Registry:
         """
         if not _TEXT.match(name) or "," in name:
             raise UsageError(f"a pass cannot be called {name!r}")
-        self._added[name] = (factory, description)
+        path, line = self._plugin_line()
+        given: object = factory
+        if not callable(given):
+            raise UsageError(f"pass {name} needs a factory that makes it, got {_a(given)}", path=path, line=line)
+        self._added[name] = _Added(factory, description, path, line)
 
     def add_rule(self, rule: Rule) -> None:
-        """Add a rewrite rule to ``algsimp``, tried after its own."""
+        """Add a rewrite rule to ``algsimp``, tried after its own. Raises UsageError for what is no rule."""
+        from hloscope.core.passes.rules.base import Rule
+
+        if not isinstance(cast("object", rule), Rule):
+            path, line = self._plugin_line()
+            said = f"a rule is made with @rule(name, opcodes, summary), got {_a(rule)}"
+            raise UsageError(said, path=path, line=line)
         self._rules.append(rule)
 
     def load_plugin(self, path: str) -> None:
@@ -85,7 +106,7 @@ class Registry:
         self._plugins.append(path)
         try:
             register = run_path(path).get("register")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _plugin_error(path, error) from error
         if not callable(register):
             raise UsageError("a plugin needs a function register(registry)", path=path)
@@ -94,10 +115,10 @@ class Registry:
         except HloscopeError as error:
             error.path = error.path or path
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _plugin_error(path, error) from error
 
-    def plugin_error(self, error: Exception) -> UsageError | None:
+    def plugin_error(self, error: BaseException) -> UsageError | None:
         """The line to show for an exception that a plugin's pass or rule raised while it ran; None for any other."""
         import traceback
 
@@ -105,9 +126,23 @@ class Registry:
         path = next((one for one in self._plugins if os.path.abspath(one) in files), None)
         return None if path is None else _plugin_error(path, error)
 
+    def _plugin_line(self) -> tuple[str | None, int | None]:
+        """File and line of the plugin that is calling; (None, None) where another program calls."""
+        import traceback
+
+        paths = {os.path.abspath(one): one for one in self._plugins}
+        for frame in reversed(traceback.extract_stack()):
+            path = paths.get(os.path.abspath(frame.filename))
+            if path is not None:
+                return path, frame.lineno
+        return None, None
+
     # ---------------------------------------------------------------- making passes
     def make(self, text: str) -> HloPass:
-        """The pass that ``name{option=value,…}`` names. Raises UsageError for unknown names, options and values."""
+        """The pass that ``name{option=value,…}`` names.
+
+        Raises UsageError for unknown names, options and values, and where a plugin's factory fails or makes no pass.
+        """
         found = _TEXT.match(text.strip())
         if found is None:
             raise UsageError(f"a pass is written name or name{{option=value}}, got {text!r}")
@@ -121,9 +156,23 @@ class Registry:
 
             keywords["rules"] = (*ALGSIMP_RULES, *self._rules)
         try:
-            return factory(**keywords)
-        except TypeError as error:
-            raise UsageError(f"pass {name} does not take these options: {error}") from error
+            made = factory(**keywords)
+        except HloscopeError:
+            raise
+        except (Exception, SystemExit) as error:
+            if (known := self.plugin_error(error)) is not None:
+                raise known from error
+            if isinstance(error, TypeError):
+                raise UsageError(f"pass {name} does not take these options: {error}") from error
+            raise
+        added = self._added.get(name)
+        if added is not None and (missing := _missing(made)):
+            raise UsageError(
+                f"the factory of pass {name} made {_a(made)}, which is no pass: it lacks {', '.join(missing)}",
+                path=added.path,
+                line=added.line,
+            )
+        return made
 
     def make_all(self, text: str) -> list[HloPass]:
         """The passes of ``a,b{option=value},c``. Raises UsageError."""
@@ -131,7 +180,7 @@ class Registry:
 
     def _factory(self, name: str) -> Callable[..., HloPass]:
         if name in self._added:
-            return self._added[name][0]
+            return self._added[name].factory
         module, _, attribute = PASSES[name][0].partition(":")
         return cast("Callable[..., HloPass]", getattr(import_module(module), attribute))
 
@@ -152,6 +201,26 @@ def pass_text(one: HloPass) -> str:
         if isinstance(option.default, _OPTION_TYPES) and getattr(one, option.name) != option.default
     ]
     return one.name + ("{" + ",".join(given) + "}" if given else "")
+
+
+def _missing(made: object) -> list[str]:
+    """What an object lacks to be a pass, each in words."""
+    lacks: list[str] = []
+    if not isinstance(getattr(made, "name", None), str):
+        lacks.append("name (a text)")
+    if not isinstance(getattr(made, "is_pipeline", None), bool):
+        lacks.append("is_pipeline (True or False)")
+    if isinstance(made, type) or not callable(getattr(made, "run", None)):
+        lacks.append("run(module, ctx)")
+    return lacks
+
+
+def _a(value: object) -> str:
+    """The kind of a value with its article."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    kind = type(value).__name__
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
 def _format(value: object) -> str:
@@ -193,7 +262,7 @@ def _read(name: str, key: str, default: object, text: str) -> object:
     return text
 
 
-def _plugin_error(path: str, error: Exception) -> UsageError:
+def _plugin_error(path: str, error: BaseException) -> UsageError:
     """One line for whatever a plugin's code raised, with the innermost line of the plugin itself."""
     import traceback
 

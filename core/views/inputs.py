@@ -43,6 +43,13 @@ class InputKind(Enum):
     PROTO = "proto"
     STABLEHLO = "stablehlo"
 
+    @property
+    def phrase(self) -> str:
+        """The kind in a sentence, with its article."""
+        return {"archive": "an archive", "text": "HLO text", "proto": "an HLO proto", "stablehlo": "StableHLO"}.get(
+            self.value, f"a {self.value}"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Input:
@@ -92,7 +99,7 @@ def require_hlo_file(given: Input | str) -> Input:
             hint="HLO text, HLO protos, dumps and ledgers can; jax.jit(f).lower(…).as_text('hlo') gives HLO text",
         )
     if found.kind not in (InputKind.TEXT, InputKind.PROTO):
-        raise DumpError(f"a single HLO file is needed, not a {found.kind.value}", path=found.path)
+        raise DumpError(f"a single HLO file is needed, not {found.kind.phrase}", path=found.path)
     return found
 
 

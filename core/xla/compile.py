@@ -164,7 +164,7 @@ def _run(
         ours.append(f"--xla_force_host_platform_device_count={devices}")
     if target.backend == "gpu":
         ours.append("--xla_dump_module_metadata")
-        request["config"] = H100_SXM
+        request["config"] = target.config or H100_SXM
     env = clean_environment(target.variables)
     env["JAX_PLATFORMS"] = "cpu"
     env["JAX_ENABLE_COMPILATION_CACHE"] = "false"

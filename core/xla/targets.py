@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -28,6 +30,8 @@ class Target:
     """Flags for ``XLA_FLAGS``."""
     variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Environment of the child."""
+    config: str | None = None
+    """The device as a ``GpuTargetConfigProto`` text, where a file gave it."""
 
 
 TARGETS: Mapping[str, Target] = MappingProxyType(
@@ -60,6 +64,9 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
 )
 """The devices by the name that ``--target`` takes."""
 
+_CONFIG_BYTES = 1 << 20
+"""Longest description of a GPU that is read; real ones have a few thousand bytes."""
+
 
 def jax_version() -> str | None:
     """The installed jax, None where there is none."""
@@ -75,11 +82,30 @@ def package_version(name: str) -> str | None:
 
 
 def find_target(name: str) -> Target:
-    """The target of that name. Raises ``UsageError`` for an unknown one."""
+    """The target of that name, or the GPU that a ``GpuTargetConfigProto`` text file describes (its name is ``gpu``).
+
+    Raises ``UsageError`` for an unknown name and for a file that is something else.
+    """
     target = TARGETS.get(name)
-    if target is None:
-        raise UsageError(f"no target {name!r}", hint=f"targets: {', '.join(TARGETS)}")
-    return target
+    if target is not None:
+        return target
+    if os.sep not in name and not os.path.splitext(name)[1] and not os.path.isfile(name):
+        raise UsageError(f"no target {name!r}", hint=f"targets: {', '.join(TARGETS)}, or a GpuTargetConfigProto text")
+    return replace(
+        TARGETS["h100"], name="gpu", description=f"the GPU of {name}, compiled without a device", config=_config(name)
+    )
+
+
+def _config(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise UsageError((error.strerror or str(error)).lower(), path=path) from None
+    text = data.decode("utf-8", "replace")
+    if len(data) > _CONFIG_BYTES or re.search(r"^\s*gpu_device_info\s*:?\s*[{<]", text, re.MULTILINE) is None:
+        raise UsageError("not the text of a GpuTargetConfigProto: it has no gpu_device_info", path=path)
+    return text
 
 
 def is_available(target: Target) -> bool:

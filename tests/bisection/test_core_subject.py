@@ -232,3 +232,24 @@ def test_bad_usage_is_one_line(tmp_path: Path, root: Path, args: list[str], said
     done = _hloscope(root, "bisect", str(source), *args)
     assert done.returncode == 2
     assert done.stderr.startswith("hloscope: ") and done.stderr.count("\n") == 1 and said in done.stderr
+
+
+def test_a_dump_is_sent_to_replay(root: Path, fixtures: Path) -> None:
+    dump = fixtures / "dumps" / "cpu_snapshot"
+    done = _hloscope(root, "bisect", str(dump))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"hloscope replay {dump} finds the first stage that differs" in done.stderr
+
+
+def test_a_pass_that_exits_is_an_outcome_of_the_probe(tmp_path: Path, root: Path) -> None:
+    source, plugin = tmp_path / "softmax.hlo", tmp_path / "exits.py"
+    source.write_text(TEXT)
+    plugin.write_text(
+        "import sys\nclass Exits:\n    name = 'exits'\n    is_pipeline = False\n"
+        "    def run(self, module, ctx):\n        sys.exit(0)\n"
+        "def register(registry):\n    registry.add_pass('exits', Exits)\n"
+    )
+    done = _hloscope(root, "bisect", str(source), "--plugin", str(plugin), "--passes", "algsimp,exits", "--json")
+    assert done.returncode == 1, done.stderr
+    data = json.loads(done.stdout)
+    assert (data["verdict"], data["culprits"][0]["pass"]) == ("compile-failure", "exits")

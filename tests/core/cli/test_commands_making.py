@@ -13,6 +13,8 @@ import pytest
 from hloscope.core.cli import main
 from hloscope.core.text import load_module
 from hloscope.core.views.run import load
+from hloscope.core.xla.h100_config import H100_SXM
+from hloscope.core.xla.targets import TARGETS, is_available
 
 MODULE = """\
 HloModule tiny, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
@@ -187,6 +189,20 @@ def test_without_fuel_nothing_is_rewritten(capsys: pytest.CaptureFixture[str], t
         assert run.definition(-1, "same") is not None
 
 
+def test_a_gpu_is_described_by_a_file(
+    capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "gpu.txtpb").write_text(H100_SXM)
+    words = ("compile", tiny, "--target", tmp_path / "gpu.txtpb", "--json")
+    code, out, _ = hloscope(capsys, *words, "-o", tmp_path / "l")
+    assert (code, json.loads(out)["source"]["target"]) == (0, "gpu")
+    with load(str(tmp_path / "l")) as run:
+        assert "pre-spmd-partitioner" in {row.pipeline for row in run.passes}
+    if not is_available(TARGETS["h100"]):
+        code, out, err = hloscope(capsys, *words, "-o", tmp_path / "m", "--engine", "xla")
+        assert (code, out) == (2, "") and "gpu.txtpb" in err and "pip install" in err and err.count("\n") == 1
+
+
 def test_compile_takes_the_first_stage_of_a_dump(
     capsys: pytest.CaptureFixture[str], fixtures: Path, tmp_path: Path
 ) -> None:
@@ -201,6 +217,8 @@ def test_compile_takes_the_first_stage_of_a_dump(
     [
         ["--target", "nothing"],
         ["--target", "v5e"],
+        ["--target", "missing.pbtxt"],
+        ["--target", __file__],
         ["--fuel", "no_such_pass=1"],
         ["--fuel", "algsimp"],
         ["--engine", "xla", "--fuel", "algsimp=1"],
@@ -269,6 +287,30 @@ def test_capture_of_a_function(tmp_path: Path) -> None:
         assert run.source.module == "jit_step"
         dot = next(run.search(r" dot\(", 0))
         assert run.why(dot.name).source[0].line == 5
+
+
+def test_options_may_follow_a_function(tmp_path: Path) -> None:
+    (tmp_path / "f.py").write_text("def g(x):\n    return x + 1\n\ndef boom(x):\n    raise ValueError('no')\n")
+    done = child("capture", "-o", "l", "f.py:g", "--arg", "f32[8,16]", "--json", "--target", "cpu", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [row["module"] for row in json.loads(done.stdout)["rows"]] == ["jit_g"]
+    with load(str(tmp_path / "l")) as run:
+        assert "f32[8,16]" in run.stage_text(0)
+    for words, said in (
+        (["f.py:boom", "--arg", "f32[2]"], "f.py:5: tracing boom failed: ValueError: no"),
+        (["f.py:g", "3", "--arg", "f32[2]"], "f.py:g takes no further argument, got '3'"),
+        (["f.py:g", "--argg", "f32[2]"], "--argg"),
+    ):
+        done = child("capture", "-o", "m", *words, cwd=tmp_path)
+        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("first", [["echo"], ["--", "echo"], ["--", "echo", "f.py:g"]])
+def test_options_behind_a_command_are_its_own(tmp_path: Path, first: list[str]) -> None:
+    done = child("capture", "-o", "l", *first, "--arg", "f32[2]", "--json", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.split() == [*first[first.index("echo") + 1 :], "--arg", "f32[2]", "--json"]
 
 
 @pytest.mark.parametrize(

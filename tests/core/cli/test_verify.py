@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -128,3 +131,20 @@ def test_a_finding_of_a_computation_has_its_line(capsys: pytest.CaptureFixture[s
     (finding,) = json.loads(out)["rows"][0]["findings"]
     assert (finding["code"], finding["computation"], finding["instruction"]) == ("async-computation", "a", None)
     assert finding["line"] == 3
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_standard_input_is_read_once(form: list[str]) -> None:
+    command = [sys.executable, "-m", "hloscope.core.cli.main", "verify", "-", *form]
+    done = subprocess.run(command, input=BAD, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "implicit-broadcast" in done.stdout
+
+
+def test_an_archive_is_named_with_its_article(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    archive = tmp_path / "x.tar.gz"
+    (tmp_path / "good.hlo").write_text(GOOD)
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "good.hlo", "good.hlo")
+    _, _, err = hloscope(capsys, "verify", archive)
+    assert err == f"hloscope: {archive}: a single HLO file is needed, not an archive\n"

@@ -212,6 +212,10 @@ def test_a_plugin_adds_passes_and_rules(module: Path, tmp_path: Path, capsys: py
         ("def register(registry):\n    return 1 / 0\n", ":2: the plugin failed: ZeroDivisionError"),
         ("def register(registry:\n", ":1: the plugin failed: SyntaxError"),
         ("import nothing_of_that_name\n", ":1: the plugin failed: ModuleNotFoundError"),
+        ("import sys\nsys.exit(3)\n", ":2: the plugin failed: SystemExit: 3"),
+        ("def register(registry):\n    raise SystemExit\n", ":2: the plugin failed: SystemExit"),
+        ("def register(registry):\n    registry.add_rule(len)\n", ":2: a rule is made with @rule"),
+        ("def register(registry):\n    registry.add_pass('p', 3)\n", ":2: pass p needs a factory that makes it"),
     ],
 )
 def test_plugins_that_fail_get_one_line(
@@ -222,6 +226,38 @@ def test_plugins_that_fail_get_one_line(
     assert opt("--plugin", plugin, "--passes", "dce", module) == 2
     said = capsys.readouterr().err
     assert message in said and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return 7", "{}:13: the factory of pass p made an int, which is no pass: it lacks name (a text), is_pipeline"),
+        ("return None", "{}:13: the factory of pass p made a NoneType"),
+        ("return Half", "{}:13: the factory of pass p made the class Half"),
+        ("return Half()", "made a Half, which is no pass: it lacks is_pipeline (True or False), run(module, ctx)\n"),
+        ("return 1 / 0", "{}:3: the plugin failed: ZeroDivisionError"),
+        ("return len()", "{}:3: the plugin failed: TypeError"),
+        ("sys.exit(3)", "{}:3: the plugin failed: SystemExit: 3"),
+        ("return Ends()", "{}:11: the plugin failed: SystemExit: 3"),
+    ],
+)
+@pytest.mark.parametrize("command", ["opt", "compile"])
+def test_what_is_no_pass_gets_one_line(
+    module: Path, tmp_path: Path, command: str, body: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(
+        f"import sys\ndef make():\n    {body}\nclass Half:\n    name = 'p'\n"
+        "class Ends:\n    name = 'p'\n    is_pipeline = False\n"
+        "    def run(self, module, ctx):\n        if module:\n            sys.exit(3)\n"
+        "def register(registry):\n    registry.add_pass('p', make)\n    registry.add_pass('algsimp', make)\n"
+    )
+    rest = ["--passes", "p"] if command == "opt" else ["-o", str(tmp_path / "run.ledger")]
+    assert run([command, str(module), "--plugin", str(plugin), *rest]) == 2
+    said = capsys.readouterr().err
+    if command == "compile":
+        message = message.replace(":13:", ":14:").replace("pass p", "pass algsimp")
+    assert message.format(plugin) in said and len(said.splitlines()) == 1
 
 
 # ---------------------------------------------------------------- the registry

@@ -245,6 +245,8 @@ def scan_shape(text: str, pos: int) -> tuple[Shape, int]:
     dynamic: list[bool] = []
     for part in inside.split(",") if inside else ():
         size = part.strip()
+        if not size:
+            raise ParseError("expected the size of a dimension", column=pos + 1)
         dynamic.append(not size[0].isdigit())
         dims.append(UNBOUNDED if size == "?" else int(size.removeprefix("<=")))
     layout: Layout | None = None

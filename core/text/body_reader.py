@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hloscope.core.errors import ParseError
+from hloscope.core.errors import InternalError, ParseError
 from hloscope.core.hlo.attributes import CALLED, CONTROL, split_top
 from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.instruction import HloInstruction
@@ -127,6 +127,17 @@ class BodyReader:
                 self._check_parameters()
             if not self._forward and not self._control:
                 self.computation.mark_read()
+            else:
+                self._check_cycle()
+
+    def _check_cycle(self) -> None:
+        try:
+            self.computation.post_order()
+        except InternalError:
+            node = self._forward[0][0] if self._forward else self._control[0][0]
+            start = self.starts[self.nodes.index(node)] if node in self.nodes else 0
+            what = f"instructions of %{self.computation.name} wait for each other in a cycle"
+            self.reading.report(what, start, start + 1, code="cycle")
 
     def _check_parameters(self) -> None:
         for number, parameter in enumerate(self.computation.parameters):
@@ -451,8 +462,6 @@ class BodyReader:
             name = word.removeprefix("%")
             target = reading.by_name.get(name)
             if target is None:
-                if name == self.computation.name:
-                    break
                 reading.object(f"computation %{name[:60]} is not defined before its use", at, at + len(value))
                 reading.later.append((node, key, value, at))
                 return

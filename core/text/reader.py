@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hloscope.core.errors import Diagnostic, ParseError
+from hloscope.core.errors import Diagnostic, InternalError, ParseError
 from hloscope.core.hlo.attributes import split_top
 from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.module import HloModule
@@ -297,6 +297,12 @@ class Reader:
                     group.append(target[0])
             if group:
                 node.set_called(key, group if listed else group[0])
+        if reading.later:
+            try:
+                reading.module.post_order()
+            except InternalError:
+                _, _, value, at = reading.later[0]
+                reading.report("computations call each other in a cycle", at, at + len(value), code="recursion")
 
     def _name_inline(self) -> None:
         """Give computations that the text does not name the names that XLA gives them, as far as they are free."""

@@ -194,3 +194,11 @@ def test_mutated_text_never_raises(corpus: Path) -> None:
             _, diagnostics = parse_module("".join(chars))
             for found in diagnostics:
                 assert found.line >= 1 and found.column >= 1 and found.message
+
+
+def test_cycles_are_errors_of_the_text() -> None:
+    _, diagnostics = parse_module(FRAME.format(line="ROOT n = f32[4,8] negate(m)\n  m = f32[4,8] abs(n)"))
+    assert [d.code for d in diagnostics] == ["cycle"]
+    text = "HloModule m\nf { x = f32[] parameter(0)\n ROOT r = f32[] call(x), to_apply=e }\n"
+    _, diagnostics = parse_module(text + "ENTRY e { x = f32[] parameter(0)\n ROOT r = f32[] call(x), to_apply=f }\n")
+    assert [d.code for d in diagnostics] == ["recursion"]

@@ -21,8 +21,8 @@ class HloComputation:
     """A computation of a module. Instructions keep the order in which they were added (or read)."""
 
     __slots__ = (
-        "_callers", "_instructions", "_module", "_name", "_order", "_parameters", "_read_version", "_root", "execution_thread", "synthetic",
-        "version",
+        "_callers", "_instructions", "_module", "_name", "_order", "_parameters", "_read_version", "_root",
+        "execution_thread", "synthetic", "version",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:

@@ -137,7 +137,7 @@ class BodyReader:
             node = self._forward[0][0] if self._forward else self._control[0][0]
             start = self.starts[self.nodes.index(node)] if node in self.nodes else 0
             what = f"instructions of %{self.computation.name} wait for each other in a cycle"
-            self.reading.report(what, start, start + 1, code="cycle")
+            self.reading.report(what, start, start + 1, code="cycle", severity="warning")
 
     def _check_parameters(self) -> None:
         for number, parameter in enumerate(self.computation.parameters):

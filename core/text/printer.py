@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hloscope.core.errors import InternalError
 from hloscope.core.hlo.attributes import CALLED, CONTROL, quote
 from hloscope.core.hlo.shape import Shape
 from hloscope.core.text.async_sugar import expandable
@@ -121,7 +122,10 @@ def instruction_order(computation: HloComputation) -> list[HloInstruction]:
     module = computation.module_or_none
     if module is not None and module.is_scheduled and not computation.is_fusion:
         return list(computation.instructions)
-    return computation.post_order()
+    try:
+        return computation.post_order()
+    except InternalError:  # instructions that wait for each other have no order but that of the text
+        return list(computation.instructions)
 
 
 def text_order(computation: HloComputation) -> list[HloInstruction]:

@@ -29,8 +29,8 @@ def command(path: str, output: str, module: str | None, force: bool, as_json: bo
     """Read DUMP (a directory or an archive of one) into a ledger: passes, every stage, decisions, and what was not
     understood.
 
-    The import commits as it goes; interrupted, it leaves a ledger that opens and is marked incomplete (with --force over
-    an older ledger: that one as it was, and what was read in OUT.partial).
+    The import commits as it goes; interrupted, it leaves a ledger that opens and is marked incomplete. With --force
+    over an older ledger that one stays as it was, and what was read is in OUT.partial.
     """
     given = classify(path)
     if given.kind not in (InputKind.DIRECTORY, InputKind.ARCHIVE):

@@ -30,11 +30,11 @@ Below, the codes, grouped by the step that finds them, steps in order. This list
 def markdown() -> str:
     """The whole page."""
     lines = [_HEAD]
-    phase = ""
+    shown: set[str] = set()
     for rule in RULES.values():
-        if rule.phase != phase:
-            phase = rule.phase
-            lines.append(f"\n## {phase}\n\n| code | what must hold |\n| --- | --- |")
+        if rule.phase not in shown:
+            shown.add(rule.phase)
+            lines.append(f"\n## {rule.phase}\n\n| code | what must hold |\n| --- | --- |")
         if rule.code.startswith("shape-of-"):
             continue
         lines.append(f"| `{rule.code}` | {rule.meaning} |")

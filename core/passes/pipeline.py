@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from hloscope.core.errors import HloscopeError, InternalError, UsageError, VerifyError
 from hloscope.core.hlo.hashing import structural_hash
@@ -324,7 +324,10 @@ def _run_gated(one: HloPass, module: HloModule, ctx: PassContext) -> bool:
         if one.name != ctx.flags.xla_run_hlo_passes_starting_from:
             return False
         ctx.started = True
-    return one.run(module, ctx)
+    changed = cast("object", one.run(module, ctx))  # a plugin may return anything
+    if not isinstance(changed, bool):
+        raise UsageError(f"pass {one.name} must say whether it changed the module: run returned {changed!r}")
+    return changed
 
 
 

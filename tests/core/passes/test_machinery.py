@@ -801,3 +801,19 @@ def test_dump_directories_that_cannot_be(tmp_path: Path) -> None:
         DumpWriter(str(tmp_path / "file"), PassFlags(), "m")
     with pytest.raises(UsageError, match="xla_dump_hlo_pass_re is no regular expression"):
         DumpWriter(str(tmp_path / "dump"), PassFlags(xla_dump_hlo_pass_re="("), "m")
+
+
+class ReturnsNothing:
+    """A pass that forgets to say whether it changed the module."""
+
+    name = "forgetful"
+    is_pipeline = False
+
+    def run(self, module: HloModule, ctx: PassContext) -> bool:
+        return None  # type: ignore[return-value]
+
+
+def test_a_pass_that_does_not_say_whether_it_changed_the_module_is_a_clear_error() -> None:
+    module = load_module("HloModule m\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n")
+    with pytest.raises(UsageError, match="forgetful must say whether it changed the module"):
+        HloPassPipeline("p", [ReturnsNothing()]).run(module, PassContext())

@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "passes": ("hloscope.core.cli.passes:command", "Show the pass timeline."),
     "diff": ("hloscope.core.cli.diff:command", "Show what a pass changed, or how two modules differ."),
     "why": ("hloscope.core.cli.why:command", "Tell all that is known of an instruction."),
+    "audit": ("hloscope.core.cli.audit:command", "Measure how far our decisions agree with a real dump."),
     "sql": ("hloscope.core.cli.sql:command", "Ask a ledger in SQL."),
     "doctor": ("hloscope.core.cli.doctor:command", "Show which engines and targets this machine has."),
 }

@@ -191,6 +191,10 @@ class Module:
         """The files of one kind."""
         return [file for file in self.files if file.kind is kind]
 
+    def text_files_of(self, kind: FileKind) -> list[DumpFile]:
+        """The files of one kind that hold text, not a proto."""
+        return [file for file in self.files_of(kind) if file.path.removesuffix(".gz").endswith(_TEXT_EXTENSIONS)]
+
     def has_point(self, point: Point) -> bool:
         """Whether a snapshot of the module at such a point was dumped."""
         return any(file.name.point is point for file in self.files)
@@ -220,6 +224,8 @@ class Module:
     def __repr__(self) -> str:
         return f"Module({self.label!r}, {len(self.files)} files)"
 
+
+_TEXT_EXTENSIONS = (".txt", ".textproto", ".pbtxt")
 
 _FORM_ORDER = {
     FileKind.STAGE: 0,

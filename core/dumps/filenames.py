@@ -170,6 +170,12 @@ REPORT_KINDS = frozenset(
     }
 )  # fmt: skip
 
+KEPT_REPORTS = (
+    FileKind.BUFFER_ASSIGNMENT, FileKind.BUFFER_VALUES, FileKind.LIVE_RANGE, FileKind.MEMORY_USAGE,
+    FileKind.TARGET_CONFIG, FileKind.FUSION_DECISIONS,
+)  # fmt: skip
+"""Reports that a ledger keeps as they stand, because later questions are answered from them."""
+
 _POINT_EXTENSIONS: tuple[tuple[str, FileKind], ...] = (
     ("-buffer-assignment-values.txt", FileKind.BUFFER_VALUES),
     ("-buffer-assignment.txt", FileKind.BUFFER_ASSIGNMENT),

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hloscope.core.dumps.directory import Dump, Module, ProtoReader, open_dump
-from hloscope.core.dumps.filenames import FileKind
+from hloscope.core.dumps.filenames import KEPT_REPORTS, FileKind
 from hloscope.core.dumps.fusion_decisions import PASS_NAME, parse_fusion_dump
 from hloscope.core.dumps.options import compile_facts
 from hloscope.core.dumps.passlog import PassRun, pass_runs
 from hloscope.core.dumps.rows import StageReading, TimelineRow, read_stages, timeline
-from hloscope.core.errors import HloscopeError
+from hloscope.core.errors import DumpError, HloscopeError
 from hloscope.core.ledger.declare import Event
 from hloscope.core.ledger.events import DumpNote, UnannouncedChange
 from hloscope.core.ledger.record import LedgerWriter, PassRecord, RunInfo
@@ -161,6 +161,7 @@ class _Import:
                 if self._progress is not None:
                     self._progress(self._done, self._total)
         self._fusions(module, fusion_row)
+        self._reports(module)
         self._writer.flush()
 
     def _store(self, reading: StageReading, text: bytes) -> None:
@@ -212,6 +213,15 @@ class _Import:
                     self._emit(event, row)
             except HloscopeError as error:
                 self._note(file.path, f"fusion decisions cannot be read: {error}", row, file.size)
+
+    def _reports(self, module: Module) -> None:
+        """Keeps the reports that later questions read, each as it stands."""
+        for kind in KEPT_REPORTS:
+            for file in module.text_files_of(kind)[:1]:
+                try:
+                    self._writer.add_report(kind.value, file.path, self._dump.read_file(file))
+                except DumpError as error:
+                    self._note(file.path, f"cannot be read: {error}", None, file.size)
 
     def notes_of_dump(self) -> None:
         """Records the files that were not understood or could not be read."""

@@ -14,7 +14,7 @@ from hloscope.core.errors import LedgerError
 from hloscope.core.ledger.declare import ENVELOPE, MAX_FIELDS, Event, EventSpec, FieldSpec, Kind, UnknownEvent, Value
 from hloscope.core.ledger.events import EVENT_TYPES
 from hloscope.core.ledger.schema import VIEWS
-from hloscope.core.ledger.snapshots import SnapshotReader
+from hloscope.core.ledger.snapshots import SnapshotReader, unpack
 from hloscope.core.ledger.store import LedgerConnection, open_ledger, reading
 
 Cell = int | float | str | bytes | None
@@ -226,6 +226,14 @@ class LedgerReader:
                 (module,),
             ).fetchall()
         return [_pass_entry(*row) for row in found]
+
+    def report(self, module: int, kind: str) -> str | None:
+        """A report that the compiler wrote on a module, the first of its kind; None where none was kept."""
+        with reading(self.path):
+            found = self.connection.execute(
+                "SELECT data FROM report_rows WHERE module=? AND kind=? ORDER BY id LIMIT 1", (module, kind)
+            ).fetchone()
+        return None if found is None else unpack(found[0]).decode("utf-8", "replace")
 
     def events(
         self,

@@ -24,7 +24,7 @@ from typing import Any, Protocol, Self
 from hloscope.core.errors import InternalError
 from hloscope.core.ledger.declare import Event, EventSpec
 from hloscope.core.ledger.schema import FILE_MARK
-from hloscope.core.ledger.snapshots import SnapshotWriter
+from hloscope.core.ledger.snapshots import TIGHT, SnapshotWriter, pack
 from hloscope.core.ledger.store import close_ledger, create_ledger, ledger_error, publish_ledger, remove_ledger
 
 _BATCH_EVENTS = 4096
@@ -416,6 +416,13 @@ class LedgerWriter:
         if self._snapshots.pending_bytes > _BATCH_BYTES:
             self.flush()
         return number
+
+    def add_report(self, kind: str, file: str, text: bytes) -> None:
+        """Keep a text report that the compiler wrote on the current module; `kind` is a ``FileKind`` value."""
+        if not self.enabled:
+            return
+        row = (self._module, kind, _clean(file), len(text), pack(text, TIGHT))
+        self._statements.append(("INSERT INTO report_rows(module,kind,file,size,data) VALUES(?,?,?,?,?)", row))
 
     # The file
 

@@ -65,6 +65,7 @@ TABLES: tuple[str, ...] = (
     "CREATE TABLE snapshot_rows(id INTEGER PRIMARY KEY,lines INT,size INT,chunks BLOB)",
     "CREATE TABLE line_blocks(first INTEGER PRIMARY KEY,count INT,data BLOB)",
     "CREATE TABLE chunk_blocks(first INTEGER PRIMARY KEY,count INT,data BLOB)",
+    "CREATE TABLE report_rows(id INTEGER PRIMARY KEY,module INT,kind TEXT,file TEXT,size INT,data BLOB)",
 )
 
 INDEXES: tuple[str, ...] = (
@@ -291,6 +292,18 @@ VIEWS: tuple[View, ...] = (
         "FROM event_base WHERE type='fusion_decision'",
     ),
     View(
+        "reports",
+        "The compiler's own reports on a module, kept as text: buffers, live ranges, the device.",
+        (
+            _c("id", "id", "number of the report"),
+            _c("module", "module", "number of the module"),
+            _c("kind", "kind", "what it holds, such as `buffer_assignment`"),
+            _c("file", "file", "file, relative to the dump"),
+            _c("size", "size", "bytes of the text"),
+        ),
+        "FROM report_rows",
+    ),
+    View(
         "notes",
         "What could not be read or understood in the dump.",
         (
@@ -348,5 +361,9 @@ class Schema:
             raise
 
 
-SCHEMA = Schema(version=1, tables=TABLES, views=VIEWS)
+def _add_reports(connection: sqlite3.Connection) -> None:
+    connection.execute(TABLES[-1])
+
+
+SCHEMA = Schema(version=2, tables=TABLES, views=VIEWS, migrations=MappingProxyType({1: _add_reports}))
 """The format that this version writes."""

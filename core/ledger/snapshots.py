@@ -38,13 +38,14 @@ _FORGET_BYTES = 256 << 20
 _ENCODING = ("utf-8", "surrogateescape")
 
 
-_TIGHT, _QUICK = 9, 1
+TIGHT, _QUICK = 9, 1
 """Compression levels for what stays and for what is soon replaced; both codecs have them."""
 _ZSTD_FROM = 4096
 """Shorter payloads gain nothing from zstd."""
 
 
-def _pack(raw: bytes, level: int) -> bytes:
+def pack(raw: bytes, level: int) -> bytes:
+    """One block of bytes as the file keeps it: a codec byte and the compressed rest."""
     if len(raw) >= _ZSTD_FROM:
         # A build without the library still writes, in the larger form that every build reads.
         with suppress(ImportError):
@@ -55,7 +56,8 @@ def _pack(raw: bytes, level: int) -> bytes:
     return b"\1" + squeezed if len(squeezed) < len(raw) else b"\0" + raw
 
 
-def _unpack(data: bytes) -> bytes:
+def unpack(data: bytes) -> bytes:
+    """The bytes of a block. Raises LedgerError where it is damaged."""
     codec, body = data[:1], memoryview(data)[1:]
     if codec == b"\0":
         return bytes(body)
@@ -79,7 +81,7 @@ def _unpack(data: bytes) -> bytes:
 def _pack_numbers(numbers: Sequence[int], level: int) -> bytes:
     """Differences of neighbours, as four byte planes: runs of consecutive numbers become runs of equal bytes."""
     raw = array("i", chain(islice(numbers, 1), map(sub, islice(numbers, 1, None), numbers))).tobytes()
-    return _pack(b"".join(raw[plane::4] for plane in range(4)), level)
+    return pack(b"".join(raw[plane::4] for plane in range(4)), level)
 
 
 def _unpack_numbers(planes: bytes) -> array[int]:
@@ -111,7 +113,7 @@ class SnapshotWriter:
 
     def __init__(self, connection: sqlite3.Connection, *, tight: bool = True) -> None:
         self._connection = connection
-        self._level = _TIGHT if tight else _QUICK
+        self._level = TIGHT if tight else _QUICK
         self._lines: defaultdict[object, int] = defaultdict(count().__next__)
         self._line_total = 0
         self._ends_chunk = bytearray()
@@ -227,7 +229,7 @@ class SnapshotWriter:
         return number
 
     def _seal_lines(self) -> None:
-        data = _pack("\n".join(self._open_lines).encode(*_ENCODING), self._level)
+        data = pack("\n".join(self._open_lines).encode(*_ENCODING), self._level)
         self._seal(self._line_tail, self._line_total, data)
         self._open_lines = []
         self._open_bytes = 0
@@ -249,7 +251,7 @@ class SnapshotWriter:
         """Queue what is new since the last write as small blocks; a later full block replaces them."""
         fresh = self._line_total - self._line_tail.written
         if fresh:
-            data = _pack("\n".join(self._open_lines[-fresh:]).encode(*_ENCODING), _QUICK)
+            data = pack("\n".join(self._open_lines[-fresh:]).encode(*_ENCODING), _QUICK)
             self._blocks.append((self._line_tail.table, self._line_tail.written, fresh, data))
             self._line_tail.written = self._line_total
         fresh = self._chunk_total - self._chunk_tail.written
@@ -370,7 +372,7 @@ class SnapshotReader:
         """The line numbers of a text. Within one module, equal numbers mean equal lines and the other way round."""
         lines, _, chunks = self._row(snapshot)
         out = array("i")
-        for number in _unpack_numbers(self._unpack(chunks)):
+        for number in _unpack_numbers(self.unpack(chunks)):
             out += self._chunk(number)
         if len(out) != lines:
             raise self._damaged(f"{len(out)} of {lines} lines")
@@ -412,7 +414,7 @@ class SnapshotReader:
         cached = self._line_cache.get(number)
         if cached is None:
             first, size, data = self._fetch("line_blocks", number)
-            raw = self._unpack(data)
+            raw = self.unpack(data)
             block = raw.decode(*_ENCODING).split("\n")
             if len(block) != size:
                 raise self._damaged(f"{len(block)} of {size} lines")
@@ -424,7 +426,7 @@ class SnapshotReader:
         cached = self._chunk_cache.get(number)
         if cached is None:
             first, size, data = self._fetch("chunk_blocks", number)
-            numbers = _unpack_numbers(self._unpack(data))
+            numbers = _unpack_numbers(self.unpack(data))
             starts = accumulate(numbers[:size], initial=size)
             block = [numbers[start : start + length] for start, length in zip(starts, numbers[:size], strict=False)]
             self._chunk_cache.put(first, first + size, 4 * len(numbers) + 80 * size, block)
@@ -440,9 +442,9 @@ class SnapshotReader:
             raise self._damaged("a block is missing")
         return row
 
-    def _unpack(self, data: bytes) -> bytes:
+    def unpack(self, data: bytes) -> bytes:
         try:
-            return _unpack(data)
+            return unpack(data)
         except LedgerError as error:
             error.path = self._connection.path
             raise

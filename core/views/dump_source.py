@@ -117,6 +117,14 @@ class DumpSource:
         ]
         return found[: query.limit]
 
+    def report(self, kind: FileKind) -> str | None:
+        for file in self._module.text_files_of(kind):
+            return self._dump.read_file(file).decode("utf-8", "replace")
+        return None
+
+    def proto(self, snapshot: int) -> bytes | None:
+        return self._module.stages[snapshot].proto()
+
     def event_count(self) -> int:
         return len(self._events)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from threading import RLock
 
+from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import LedgerError, UsageError
 from hloscope.core.ledger.queries import LedgerReader, SqlResult, StoredEvent
 from hloscope.core.ledger.queries import ModuleRow as StoredModule
@@ -119,6 +120,13 @@ class LedgerSource:
                     break
                 found.append(_event_row(stored))
         return found
+
+    def report(self, kind: FileKind) -> str | None:
+        with self._lock:
+            return self._reader.report(self._module.id, kind.value)
+
+    def proto(self, snapshot: int) -> bytes | None:
+        return None
 
     def event_count(self) -> int:
         return self._event_count

@@ -32,6 +32,7 @@ from hloscope.core.views.stages import (
 )
 
 if TYPE_CHECKING:
+    from hloscope.core.dumps.filenames import FileKind
     from hloscope.core.ledger.queries import SqlResult
     from hloscope.core.text.module_index import ModuleIndex
 
@@ -228,6 +229,14 @@ class Run:
                 twin = self._known[digest] = _Content(digest, count_instructions(data))
             found = self._content[snapshot] = twin
         return found
+
+    def stage_proto(self, index: int) -> bytes | None:
+        """The serialized HloProto of a stage, which keeps ids and constants that text loses; None where not dumped."""
+        return self._source.proto(self.outline[self.resolve(index)].snapshot)
+
+    def report(self, kind: FileKind) -> str | None:
+        """A text report that the compiler wrote on the module (buffers, fusion decisions, …); None without one."""
+        return self._source.report(kind)
 
     # ---------------------------------------------------------------- differences
     def diff(self, index: int, to: int | None = None, *, cancelled: Cancelled | None = None) -> StageDiff:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from hloscope.core.dumps.facts import broken
 from hloscope.core.dumps.facts import count_instructions as count_definitions
-from hloscope.core.dumps.filenames import parse_name
+from hloscope.core.dumps.filenames import FileKind, parse_name
 from hloscope.core.errors import ParseError, UnsupportedError
 from hloscope.core.views.data import EventRow, ModuleRow, Source
 
@@ -103,6 +103,14 @@ class StageSource(Protocol):
         """How many events there are."""
         ...
 
+    def report(self, kind: FileKind) -> str | None:
+        """A text report that the compiler wrote; None where there is none."""
+        ...
+
+    def proto(self, snapshot: int) -> bytes | None:
+        """The serialized HloProto of a snapshot; None where only the text was kept."""
+        ...
+
     def sql(self, query: str, limit: int | None, cancelled: Cancelled | None) -> SqlResult:
         """The answer to a read-only query. Raises ``UnsupportedError`` where the source is no database."""
         ...
@@ -141,6 +149,12 @@ class TextSource:
 
     def events(self, query: EventQuery) -> list[EventRow]:
         return []
+
+    def report(self, kind: FileKind) -> str | None:
+        return None
+
+    def proto(self, snapshot: int) -> bytes | None:
+        return None
 
     def event_count(self) -> int:
         return 0

@@ -64,11 +64,19 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         )
         writer.emit(DumpNote(file="x.bin", message="not understood", code="unknown_file"))
         writer.emit(ParseFinding(file="y.txt", message="odd", line=4))
+        writer.add_report("live_range", "z-live-range.txt", b"BufferLiveRange:\n")
     yield path
 
 
 def rows(path: Path, query: str) -> list[tuple[object, ...]]:
     return list(sql(path, query).rows)
+
+
+def test_a_report_comes_back_as_it_was_given(ledger: Path) -> None:
+    with LedgerReader(ledger) as reader:
+        assert reader.report(1, "live_range") == "BufferLiveRange:\n"
+        assert reader.report(1, "buffer_assignment") is None
+    assert rows(ledger, "SELECT kind,file,size FROM reports") == [("live_range", "z-live-range.txt", 17)]
 
 
 def test_every_view_has_the_documented_columns(ledger: Path) -> None:

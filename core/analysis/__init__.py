@@ -1,0 +1,1 @@
+"""What several deciders need: agreement with a real dump, alias and dataflow, live ranges, cost, device facts."""

@@ -16,7 +16,8 @@ from hloscope.core.errors import EvaluationError, HloscopeError, UsageError
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.module import HloModule
-    from hloscope.core.runtime.evaluator import Array, Token, Value
+    from hloscope.core.runtime.evaluator import Array, EvaluationOptions
+    from hloscope.core.runtime.one_stage import OneStage
     from hloscope.core.views.data import Source
 
 ELIDED = ("error", "random")
@@ -55,79 +56,53 @@ def command(
 ) -> None:
     """Evaluates a module, by default with the reference evaluator on random inputs, and sums up each result.
 
-    IN is an HLO file, or a dump or ledger of which --stage is taken.
+    IN is an HLO file, or a dump or ledger of which --stage is taken. A program for several devices runs on as many
+    simulated ones; its inputs and results are whole arrays at every stage.
     """
     from hloscope.core.runtime import npz
-    from hloscope.core.text import load_module
+    from hloscope.core.runtime.evaluator import EvaluationOptions
+    from hloscope.core.runtime.one_stage import OneStage
 
     if output is not None:
         refuse_existing(output, force)
     if engine == "xla" and opaque:
         raise UsageError("--opaque is for the reference engine")
     with opened(path, module) as run:
-        source, text = run.source, run.stage_text(stage)
-    program = load_module(text, path=path)
-    inputs = _inputs(program, args_path, seed)
-    if engine == "xla":
-        outputs = _on_xla(program, text, inputs, path)
-    else:
-        outputs = _on_reference(program, text, inputs, path, seed, opaque, elided, step_limit)
-    arrays = [value for value in outputs if isinstance(value, np.ndarray)]
+        source, number = run.source, run.resolve(stage)
+        texts = [lambda index=index: run.stage_text(index) for index in range(number + 1)]
+        opened_stage = OneStage.of(texts, number, path)
+        inputs = _inputs(opened_stage, args_path, seed)
+        if engine == "xla":
+            outputs = _on_xla(opened_stage.module, texts[number](), inputs, path)
+        else:
+            options = EvaluationOptions(seed=seed, opaque=frozenset(opaque), elided=elided, step_limit=step_limit)
+            outputs = _on_reference(opened_stage, texts[number](), inputs, path, options)
     if output is not None:
-        npz.write(output, inputs=_leaf_arrays(inputs), outputs=arrays)
-    _show([_row(array) for array in arrays], source, as_json)
+        npz.write(output, inputs=inputs, outputs=outputs)
+    _show([_row(array) for array in outputs], source, as_json)
 
 
-def _inputs(program: HloModule, args_path: str | None, seed: int) -> list[Value]:
+def _inputs(stage: OneStage, args_path: str | None, seed: int) -> tuple[Array, ...]:
     from hloscope.core.runtime import npz
-    from hloscope.core.runtime.evaluator import bind
-    from hloscope.core.runtime.inputs import inputs_for, random_inputs
-    from hloscope.core.runtime.stage import runs_on_mesh, whole_parameters
 
-    if args_path is None and not runs_on_mesh(program):
-        return inputs_for(program.entry, seed)
-    parameters = program.entry.parameters
-    shapes = whole_parameters(program) if runs_on_mesh(program) else [p.shape for p in parameters]
-    if args_path is None:
-        return random_inputs(shapes, seed)
-    arrays: list[Value] = list(npz.read(args_path).inputs)
+    given = None if args_path is None else npz.read(args_path).inputs
     try:
-        return bind([p.name for p in parameters], shapes, arrays)
+        return stage.inputs(given, seed)
     except EvaluationError as error:
         error.path = args_path
         raise
 
 
-def _leaf_arrays(values: Sequence[Value]) -> list[Array]:
-    from hloscope.core.runtime.evaluator import leaves
-
-    return [leaf for value in values for leaf in leaves(value) if isinstance(leaf, np.ndarray)]
-
-
 def _on_reference(
-    program: HloModule,
-    text: str,
-    inputs: Sequence[Value],
-    path: str,
-    seed: int,
-    opaque: Sequence[str],
-    elided: str,
-    step_limit: int,
-) -> list[Array | Token]:
-    from hloscope.core.runtime.evaluator import EvaluationOptions, evaluate
-    from hloscope.core.runtime.stage import Program, parameter_shardings, run_stage, runs_on_mesh
-
-    options = EvaluationOptions(seed=seed, opaque=frozenset(opaque), elided=elided, step_limit=step_limit)
+    stage: OneStage, text: str, inputs: Sequence[Array], path: str, options: EvaluationOptions
+) -> list[Array]:
     try:
-        if runs_on_mesh(program):
-            shared = Program(tuple(_leaf_arrays(inputs)), tuple(parameter_shardings(program)))
-            found = run_stage(program, shared, options=options, kernels=frozenset())
-            say_notes(found.notes)
-            return list(found.outputs)
-        return evaluate(program, inputs, options=options)
+        found = stage.evaluate(inputs, options)
     except HloscopeError as error:
         _place(error, text, path)
         raise
+    say_notes(found.notes)
+    return found.outputs
 
 
 def _place(error: HloscopeError, text: str, path: str) -> None:
@@ -141,13 +116,13 @@ def _place(error: HloscopeError, text: str, path: str) -> None:
             error.column = found.start(1) - text.rfind("\n", 0, found.start(1))
 
 
-def _on_xla(program: HloModule, text: str, inputs: Sequence[Value], path: str) -> list[Array | Token]:
+def _on_xla(program: HloModule, text: str, inputs: Sequence[Array], path: str) -> list[Array]:
     from hloscope.core.xla.execute import execute_hlo_text
 
     devices = program.num_partitions * program.replica_count
     if devices > 1:
         raise UsageError(f"the module is for {devices} devices; the xla engine runs it on one", path=path)
-    outputs, _, _ = execute_hlo_text(text, _leaf_arrays(inputs))
+    outputs, _, _ = execute_hlo_text(text, list(inputs))
     return list(outputs)
 
 

@@ -16,15 +16,19 @@ import numpy as np
 
 from hloscope.core.errors import HloscopeError
 from hloscope.core.runtime.evaluator import EvaluationOptions, evaluate_instruction
+from hloscope.core.runtime.evaluator.values import ElidedSource as Source
+from hloscope.core.runtime.evaluator.values import elided_error
 from hloscope.core.runtime.inputs import random_array
+from hloscope.core.text import load_module
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.runtime.evaluator import Array, Value
 
+ELIDED_MARK = "{...}"
 _DEEPEST = 2000
 """Instructions of one folded expression."""
 _IMPURE = frozenset(
@@ -76,6 +80,41 @@ def resolve(module: HloModule, before: HloModule | None, known: Mapping[str, Arr
             out.drawn.append(node.name)
         out.values[node.name] = value
     return out
+
+
+def known_in(stages: Sequence[Callable[[], str]], number: int, seed: int) -> dict[str, Array]:
+    """Values of one stage's elided constants as far as the stages before it tell them."""
+    start = number
+    while start and ELIDED_MARK in stages[start - 1]():
+        start -= 1
+    known: dict[str, Array] = {}
+    before: HloModule | None = None
+    for index in range(max(0, start - 1), number + 1):
+        try:
+            module = load_module(stages[index]())
+        except HloscopeError:
+            before = None
+            continue
+        found = resolve(module, before, known, seed)
+        known = {name: value for name, value in found.values.items() if name not in found.drawn}
+        before = module
+    return known
+
+
+def source(known: Mapping[str, Array], options: EvaluationOptions) -> Source:
+    """The values of constants: the known ones, and for others what the options say."""
+    other = options.elided
+
+    def value(node: HloInstruction) -> Array:
+        if node.name in known:
+            return known[node.name]
+        if callable(other):
+            return other(node)
+        if other == "random":
+            return random_array(node.shape, np.random.default_rng([options.seed, zlib.crc32(node.name.encode())]))
+        raise elided_error(node)
+
+    return value
 
 
 def _fits(node: HloInstruction, value: object) -> bool:

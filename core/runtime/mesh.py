@@ -33,10 +33,12 @@ MOST_DEVICES = 1024
 
 def needs_mesh(module: HloModule) -> bool:
     """Whether some instruction asks which device it is on, or for the others' data."""
-    return any(
-        node.opcode in COLLECTIVES or (node.opcode == "custom-call" and node.attr("custom_call_target") in MANUAL)
-        for node in module.instructions()
-    )
+    return any(node.opcode in COLLECTIVES or is_border(node) for node in module.instructions())
+
+
+def is_border(node: HloInstruction) -> bool:
+    """Whether it is at the border of a region that each device runs for itself."""
+    return node.opcode == "custom-call" and node.attr("custom_call_target") in MANUAL
 
 
 def evaluate_on_mesh(

@@ -25,13 +25,12 @@ from hloscope.core.runtime import elided
 from hloscope.core.runtime.compare import rules_for
 from hloscope.core.runtime.evaluator import bind, leaves
 from hloscope.core.runtime.evaluator.machine import available_memory
-from hloscope.core.runtime.evaluator.sharding import Sharding
 from hloscope.core.runtime.evaluator.values import TooLargeError
 from hloscope.core.runtime.inputs import moderate_inputs
 from hloscope.core.runtime.stage import (
     Program,
+    output_shardings,
     parameter_shardings,
-    result_shardings,
     run_stage,
 )
 from hloscope.core.runtime.verdicts import (
@@ -70,7 +69,6 @@ if TYPE_CHECKING:
     from hloscope.core.runtime.evaluator import Array, Value
 
 Progress = Callable[[int, int], None]
-ELIDED_MARK = "{...}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +185,8 @@ class _Work:
         run = run_stage(first, program, options=evaluation(self._options, known.values))
         seconds = time.perf_counter() - started
         shapes = tuple(x.shape for x in run.outputs)
-        program = replace(
-            program, output_shapes=shapes, output_shardings=tuple(self._output_shardings(first, order, len(shapes)))
-        )
+        later = [self._stages[number] for number in order[1:]]
+        program = replace(program, output_shapes=shapes, output_shardings=tuple(output_shardings(first, later)))
         hashed = structural_hash(first)
         key = blake2b(digest_size=16)
         for part in (hashed, _code_digest(), repr(_lasting(self._options)), *map(array_digest, program.inputs)):
@@ -221,7 +218,7 @@ class _Work:
             earlier = self._before(order, number)
             self._elided[number], self._drawn[number] = {}, ()
             module: HloModule | None = None
-            if ELIDED_MARK in text:
+            if elided.ELIDED_MARK in text:
                 module = _loaded(text)
                 if module is not None and elided.elided_constants(module):
                     before = before if before is not None else _loaded(self._stages[earlier]())
@@ -261,27 +258,6 @@ class _Work:
             self._notes.append(
                 f"the values of {shown} of stage {number} are those of the only expression like it in the stage before"
             )
-
-    def _output_shardings(self, first: HloModule, order: Sequence[int], count: int) -> list[Sharding | None]:
-        """What the last unpartitioned stage says of its results: that is where propagation has been."""
-        if first.num_partitions == 1:
-            return [None] * count
-        found = result_shardings(first)
-        layout = [p.shape.dimensions for p in first.entry.parameters if p.shape.is_array]
-        for number in order[1:]:
-            text = self._stages[number]()
-            if "sharding=" not in text:
-                continue
-            try:
-                module = load_module(text)
-            except HloscopeError:
-                continue
-            if [p.shape.dimensions for p in module.entry.parameters if p.shape.is_array] != layout:
-                break
-            said = result_shardings(module)
-            if len(said) == count and all(said):
-                found = said
-        return found if len(found) == count else [None] * count
 
     # ---------------------------------------------------------------- the others
     def _results(

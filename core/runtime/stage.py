@@ -9,7 +9,7 @@ instead.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from math import prod
@@ -23,7 +23,8 @@ from hloscope.core.runtime.evaluator import evaluate
 from hloscope.core.runtime.evaluator.sharding import REPLICATED, Sharding, parse_shardings, same_bits
 from hloscope.core.runtime.evaluator.values import TOKEN, Array, EvaluationOptions, Token, Value, pack
 from hloscope.core.runtime.inputs import random_array
-from hloscope.core.runtime.mesh import evaluate_on_mesh, needs_mesh, on_every_device
+from hloscope.core.runtime.mesh import evaluate_on_mesh, is_border, needs_mesh, on_every_device
+from hloscope.core.text import load_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,8 +109,32 @@ def runs_on_mesh(module: HloModule) -> bool:
     return module.num_partitions * module.replica_count > 1 and needs_mesh(module)
 
 
+def holds_whole_arrays(module: HloModule) -> bool:
+    """Whether values are whole arrays, blocks only between the marks of regions that each device runs for itself."""
+    return module.num_partitions == 1 or any(is_border(node) for node in module.instructions())
+
+
 def whole_parameters(module: HloModule) -> list[Shape]:
-    """The entry parameters as the whole program has them: blocks times the number of blocks, where shardings say."""
+    """The entry parameters as the whole program has them: blocks times the number of blocks, where shardings say.
+
+    A program that never asks which device it is on takes what it says.
+    """
+    if not runs_on_mesh(module) or holds_whole_arrays(module):
+        return [p.shape for p in module.entry.parameters]
+    return _joined_parameters(module)
+
+
+def parameters_for(module: HloModule, given: Sequence[Array]) -> list[Shape]:
+    """`whole_parameters`, for those arrays: a program that may be partitioned or not is what they fit."""
+    whole = whole_parameters(module)
+    if runs_on_mesh(module) or module.num_partitions == 1 or holds_whole_arrays(module):
+        return whole
+    joined = _joined_parameters(module)
+    sizes = [leaf.dimensions for shape in joined for _, leaf in shape.leaves() if leaf.is_array]
+    return joined if sizes == [array.shape for array in given] else whole
+
+
+def _joined_parameters(module: HloModule) -> list[Shape]:
     from hloscope.core.hlo.shape import Shape
 
     shardings = iter(parameter_shardings(module))
@@ -228,7 +253,9 @@ def _run_on_devices(
             for device in range(devices):
                 arguments[device][place] = sharding.cut(array, device % module.num_partitions)
     results = evaluate_on_mesh(module, arguments, options=options)
-    spread = result_shardings(module)
+    # Where values are whole, the root's sharding says how the partitioner is going to cut it.
+    uncut = whole and holds_whole_arrays(module)
+    spread = [REPLICATED] * len(results[0]) if uncut else result_shardings(module)
     number = -1
     for place, first in enumerate(results[0]):
         if isinstance(first, Token):
@@ -241,6 +268,38 @@ def _run_on_devices(
         run.outputs.append(_joined(blocks, shape, known or given, reference, number, run))
 
 
+def output_shardings(first: HloModule, later: Iterable[Callable[[], str]]) -> list[Sharding | None]:
+    """How results are spread once the program is partitioned: what the last unpartitioned stage says of its root, for
+    that is where propagation has been. None where no stage says; `later` are the texts after the first one."""
+    count = sum(leaf.is_array for _, leaf in first.entry.root.shape.leaves())
+    if first.num_partitions == 1:
+        return [None] * count
+    found = result_shardings(first)
+    layout = [p.shape.dimensions for p in first.entry.parameters if p.shape.is_array]
+    for read in later:
+        text = read()
+        if "sharding=" not in text:
+            continue
+        try:
+            module = load_module(text)
+        except HloscopeError:
+            continue
+        if [p.shape.dimensions for p in module.entry.parameters if p.shape.is_array] != layout:
+            break
+        said = result_shardings(module)
+        if len(said) == count and all(said):
+            found = said
+    return found if len(found) == count else [None] * count
+
+
+def whole_results(module: HloModule) -> tuple[tuple[int, ...], ...]:
+    """Dimensions of the results' leaves."""
+    return tuple(leaf.dimensions for _, leaf in module.entry.root.shape.leaves() if leaf.is_array)
+
+
+_WHOLE = "a stage of a whole dump is joined by what its other stages say"
+
+
 def _joined(
     blocks: list[Array],
     shape: tuple[int, ...],
@@ -251,14 +310,16 @@ def _joined(
 ) -> Array:
     if blocks[0].shape == shape and (reference is not None or sharding is None or sharding.replicated):
         if reference is None and any(not same_bits(blocks[0], other) for other in blocks[1:]):
-            run.notes.append(f"result {number} is not the same on all devices: their values are stacked")
+            run.notes.append(f"result {number} is not the same on all devices: their values are stacked ({_WHOLE})")
             return np.stack(blocks)
         sharding = REPLICATED
     elif reference is None and sharding is not None:
         shape = tuple(n * count for n, count in zip(blocks[0].shape, sharding.tiles, strict=True))
     elif sharding is None or sharding.block_shape(shape) != blocks[0].shape:
         if reference is None:
-            run.notes.append(f"the text does not say how result {number} is spread: the devices' blocks are stacked")
+            run.notes.append(
+                f"the text does not say how result {number} is spread: the devices' blocks are stacked ({_WHOLE})"
+            )
             return np.stack(blocks)
         sharding = _best_fit(blocks, shape, reference[number])
         run.notes.append(f"how result {number} is spread over devices is taken from its values")

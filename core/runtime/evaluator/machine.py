@@ -27,6 +27,7 @@ from hloscope.core.runtime.evaluator.values import (
     TooLargeError,
     Value,
     describe,
+    elided_error,
     pack,
 )
 
@@ -210,10 +211,7 @@ class Evaluator:
             from hloscope.core.runtime.inputs import random_array
 
             return random_array(shape, generator(node, self))
-        raise EvaluationError(
-            f"the values of constant %{node.name} {shape.to_text(layout=False)} are elided ({{...}}) in this text",
-            hint="dump with xla_dump_large_constants, or ask for random ones",
-        )
+        raise elided_error(node)
 
     # ---------------------------------------------------------------- running
     def run(self, plan: Plan, arguments: Sequence[Value]) -> Value:

@@ -169,6 +169,14 @@ class InstructionFailed(EvaluationError):
         """Name without ``%``."""
 
 
+def elided_error(node: HloInstruction) -> EvaluationError:
+    """A constant whose values the text leaves out, where nobody knows them."""
+    return EvaluationError(
+        f"the values of constant %{node.name} {node.shape.to_text(layout=False)} are elided ({{...}}) in this text",
+        hint="dump with xla_dump_large_constants, or ask for random ones",
+    )
+
+
 def leaves(value: Value) -> Iterator[Array | Token]:
     """The non-tuple parts of a value in order."""
     if isinstance(value, tuple):

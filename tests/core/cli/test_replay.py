@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from hloscope.core.cli import main
+from hloscope.core.runtime import npz
+from hloscope.core.runtime.compare import compare_all, rules_for
+from hloscope.core.text import load_module
 
 KEYS = {"index", "status", "max_abs", "max_ulp", "worst_index"}
 
@@ -100,3 +103,72 @@ ENTRY e {
     outputs = json.loads(out)["outputs"]
     assert code == 0 and [one["shape"] for one in outputs] == [[2], [2, 2]]
     assert "result 1 is not the same on all devices" in err
+
+
+WHOLE = """HloModule m, num_partitions=2
+
+ENTRY e {
+  x = f32[4] parameter(0), sharding={devices=[2]<=[2]}
+  c = f32[4] constant({1, 2, 3, 4})
+  n = f32[4] multiply(x, c)
+  r = f32[4] reverse(x), dimensions={0}
+  ROOT t = (f32[4], f32[4]) tuple(n, r), sharding={{devices=[2]<=[2]}, {replicated}}
+}
+"""
+PARTITIONED = """HloModule m, num_partitions=2
+
+ENTRY e {
+  x = f32[2] parameter(0), sharding={devices=[2]<=[2]}
+  c = f32[4] constant({...})
+  p = u32[] partition-id()
+  two = u32[] constant(2)
+  at = u32[] multiply(p, two)
+  mine = f32[2] dynamic-slice(c, at), dynamic_slice_sizes={2}
+  n = f32[2] multiply(x, mine)
+  g = f32[4] all-gather(x), channel_id=1, replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true
+  r = f32[4] reverse(g), dimensions={0}
+  ROOT t = (f32[2], f32[4]) tuple(n, r)
+}
+"""
+
+
+def test_run_takes_and_gives_whole_arrays_at_every_stage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Before and after partitioning; also where only the values tell how a result is spread; constants from before."""
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    silent = WHOLE.replace(", sharding={{devices=[2]<=[2]}, {replicated}}", "")
+    for name, first in (("said", WHOLE), ("unsaid", silent)):
+        (dump / f"module_0001.{name}.before_optimizations.txt").write_text(first)
+        (dump / f"module_0001.{name}.cpu_after_optimizations.txt").write_text(PARTITIONED)
+        outputs: list[list[list[float]]] = []
+        for stage in (0, -1):
+            to = tmp_path / f"{name}{stage}.npz"
+            code, out, err = hloscope(
+                capsys, "run", dump, "--module", f"^{name}$", "--stage", stage, "-o", to, "--json"
+            )
+            assert code == 0, err
+            assert [one["shape"] for one in json.loads(out)["outputs"]] == [[4], [4]]
+            arrays = npz.read(to)
+            assert [list(x.shape) for x in arrays.inputs] == [[4]]
+            outputs.append([x.tolist() for x in arrays.outputs])
+        assert outputs[0] == outputs[1]
+    other = tmp_path / "other.npz"
+    npz.write(other, inputs=[npz.read(tmp_path / "said0.npz").inputs[0][:2]])
+    code, _, err = hloscope(capsys, "run", dump, "--module", "^said$", "--stage", -1, "--args", other)
+    assert code == 2 and f"{other}: argument 0 for parameter x is f32[2], expected f32[4]" in err
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("name", ["dp_train", "tp_mlp", "shard_map_ppermute"])
+def test_run_of_a_partitioned_program_meets_its_oracle(
+    capsys: pytest.CaptureFixture[str], corpus: Path, tmp_path: Path, name: str
+) -> None:
+    folder = corpus / "cpu" / name
+    oracle = folder / "oracle.npz"
+    (first,) = (folder / "dump").glob("*.before_optimizations.txt")
+    rules = rules_for(load_module(first.read_text()))
+    for stage in (0, 9, -1):
+        to = tmp_path / f"{stage}.npz"
+        code, _, err = hloscope(capsys, "run", folder / "dump", "--stage", stage, "--args", oracle, "-o", to)
+        assert code == 0, err
+        assert all(one.within for one in compare_all(npz.read(oracle).outputs, npz.read(to).outputs, rules))

@@ -9,8 +9,8 @@ touches, so the pass is linear in the module and the rewrites. Source:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar
 
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.passes.gate import Refusal
@@ -27,23 +27,52 @@ _VISITS = 50
 
 @dataclass(frozen=True)
 class AlgebraicSimplifier:
-    """The pass."""
+    """The pass; its options are those of `RuleOptions`."""
 
     name = "algsimp"
     is_pipeline = False
     is_layout_sensitive: bool = False
-    """True after layout assignment: only rules that keep layouts run, and shapes are compared with them."""
+    executing_on_cpu: bool = False
+    enable_dot_strength_reduction: bool = True
+    unconditionally_simplify_reduce_of_transpose_or_reshape: bool = False
+    enable_unconditional_reduce_of_concat_replacement: bool = True
+    enable_hoist_transpose_of_reshape: bool = False
+    enable_fold_transpose_into_scatter: bool = False
+    enable_conditional_simplification: bool = False
+    enable_conv_add_multiply_reorder: bool = False
+    enable_fast_math: bool = False
+    enable_sink_broadcast: bool = True
+    very_small_gather_size: int = 4
     rules: tuple[Rule, ...] = ALGSIMP_RULES
     """What it applies; not an option of the command line."""
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         """Simplify every computation, callees first."""
-        engine = RuleEngine(self.rules, RuleOptions(self.is_layout_sensitive), ctx)
-        changed = False
-        for computation in module.post_order():
-            if not computation.is_fusion:
-                changed |= engine.run_on(computation)
-        return changed
+        options = RuleOptions(**{one.name: getattr(self, one.name) for one in fields(RuleOptions)})
+        return run_rules(self.rules, options, module, ctx)
+
+
+@dataclass(frozen=True)
+class RulePass:
+    """A pass that is nothing but rules; a subclass sets the two class variables."""
+
+    name: ClassVar[str] = ""
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    is_pipeline = False
+
+    def run(self, module: HloModule, ctx: PassContext) -> bool:
+        """Apply the rules to every computation, callees first."""
+        return run_rules(self.rules, RuleOptions(), module, ctx)
+
+
+def run_rules(rules: tuple[Rule, ...], options: RuleOptions, module: HloModule, ctx: PassContext) -> bool:
+    """Apply rules to every computation that is no fusion body, callees first; whether anything changed."""
+    engine = RuleEngine(rules, options, ctx)
+    changed = False
+    for computation in module.post_order():
+        if not computation.is_fusion:
+            changed |= engine.run_on(computation)
+    return changed
 
 
 class RuleEngine:
@@ -53,17 +82,30 @@ class RuleEngine:
         self._options = options
         self._ctx = ctx
         self._table: dict[str, list[Rule]] = {}
+        self._refused: set[tuple[str, HloInstruction]] = set()
         for one in rules:
             if one.layouts == "any" or not options.is_layout_sensitive:
                 for opcode in one.opcodes:
                     self._table.setdefault(opcode, []).append(one)
 
     def run_on(self, computation: HloComputation) -> bool:
-        """Rewrite until no rule applies; whether anything changed."""
+        """Rewrite until no rule applies; whether anything changed.
+
+        A rewrite puts what it touched back on the list. A rule may have looked further than that, so the whole
+        computation is looked at again after a sweep that changed something.
+        """
+        changed = False
+        left = _VISITS * len(computation) + 1000
+        while True:
+            done, left = self._sweep(computation, left)
+            changed |= done
+            if not done or left <= 0:
+                return changed
+
+    def _sweep(self, computation: HloComputation, left: int) -> tuple[bool, int]:
         table = self._table
         work = deque(one for one in computation.post_order() if one.opcode in table)
         queued = set(work)
-        left = _VISITS * len(computation) + 1000
         changed = False
         while work:
             one = work.popleft()
@@ -71,7 +113,7 @@ class RuleEngine:
             if not one.in_computation or (not one.user_count and not one.is_root):
                 continue
             left -= 1
-            if not left:
+            if left <= 0:
                 self._ctx.warnings.append(f"rules on %{computation.name} did not reach a fixed point")
                 break
             touched = self._visit(one, table[one.opcode])
@@ -82,7 +124,7 @@ class RuleEngine:
                 if other.opcode in table and other.in_computation and other not in queued:
                     queued.add(other)
                     work.append(other)
-        return changed
+        return changed, left
 
     def _visit(self, one: HloInstruction, rules: list[Rule]) -> list[HloInstruction] | None:
         """Apply the first rule that may be applied; what it touched, or None."""
@@ -90,12 +132,12 @@ class RuleEngine:
             answer = rule.match(one, self._options)
             if answer is None or answer is one:
                 continue
+            if not isinstance(answer, Refusal):
+                answer = self._conflict(one, answer if isinstance(answer, HloInstruction) else None) or answer
             if isinstance(answer, Refusal):
-                self._ctx.refuse(rule.name, one, answer.code, answer.detail)
-                continue
-            conflict = self._conflict(one, answer if isinstance(answer, HloInstruction) else None)
-            if conflict is not None:
-                self._ctx.refuse(rule.name, one, conflict.code, conflict.detail)
+                if (rule.name, one) not in self._refused:
+                    self._refused.add((rule.name, one))
+                    self._ctx.refuse(rule.name, one, answer.code, answer.detail)
                 continue
             step = self._ctx.gate(rule.name, one)
             if not step:

@@ -141,6 +141,8 @@ class FusionDecision(Event):
     us_fused: float | None = fact("us", "estimated run time when fused", default=None)
     us_unfused: float | None = fact("us", "estimated run time when kept apart", default=None)
     bytes: int | None = fact("bytes", "memory traffic that the fusion saves", default=None)
+    made: str | None = fact("name", "the fusion that holds both afterwards", default=None)
+    operand: int | None = fact("ordinal", "operand place of the consumer that was asked about", default=None)
 
 
 @event_type(

@@ -1,0 +1,1 @@
+"""Buffer assignment: from a scheduled module to addresses, the reasons on the way, and the hazards in the result."""

@@ -47,7 +47,9 @@ from hloscope.core.runtime.verdicts import (
     array_digest,
     check,
     evaluation,
+    lost,
 )
+from hloscope.core.runtime.workers import Pool
 from hloscope.core.text import load_module
 
 __all__ = [
@@ -63,8 +65,6 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.runtime.evaluator import Array, Value
 
@@ -268,26 +268,23 @@ class _Work:
             for number, task in tasks:
                 yield number, self._count(number, task if isinstance(task, StageVerdict) else check(task))
             return
-        from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-        from multiprocessing import get_context
+        ready: list[tuple[int, StageVerdict]] = []
 
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            running: dict[Future[StageVerdict], int] = {}
+        def for_workers() -> Generator[tuple[int, StageTask | RegionTask], None, None]:
             for number, task in tasks:
                 if isinstance(task, StageVerdict):
-                    yield number, self._count(number, task)
-                    continue
-                running[pool.submit(check, task)] = number
-                while len(running) >= workers + 2:
-                    done, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for one in done:
-                        stage = running.pop(one)
-                        yield stage, self._count(stage, one.result())
-            while running:
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for one in done:
-                    stage = running.pop(one)
-                    yield stage, self._count(stage, one.result())
+                    ready.append((number, task))
+                else:
+                    yield number, task
+
+        with Pool(check, lost, workers) as pool:
+            for number, verdict in pool.map(for_workers()):
+                while ready:
+                    place, known = ready.pop()
+                    yield place, self._count(place, known)
+                yield number, self._count(number, verdict)
+        for place, known in ready:
+            yield place, self._count(place, known)
 
     def _count(self, number: int, verdict: StageVerdict) -> StageVerdict:
         why = self._why_not_whole.get(number)

@@ -132,6 +132,11 @@ def check(task: StageTask | RegionTask) -> StageVerdict:
     return check_stage(task) if isinstance(task, StageTask) else check_region(task)
 
 
+def lost(_task: StageTask | RegionTask, reason: str) -> StageVerdict:
+    """The verdict where the worker died."""
+    return StageVerdict(0, NOT_EVALUATED, reason=reason, how="not-checked")
+
+
 def check_region(task: RegionTask) -> StageVerdict:
     """The verdict on what one stage changed since the one before."""
     started = time.perf_counter()

@@ -35,7 +35,17 @@ PASSES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "flatten-call-graph": (
             "hloscope.core.passes.flatten_call_graph:FlattenCallGraph", "gives every call its own computation",
         ),
+        "fusion": (
+            "hloscope.core.fusion.cpu.instruction_fusion:CpuInstructionFusion",
+            "XLA:CPU's instruction fusion: producers into the loops that read them",
+        ),
+        "fusion-wrapper": (
+            "hloscope.core.fusion.cpu.wrapper:CpuFusionWrapper", "gives lone loop instructions a fusion of their own",
+        ),
         "hlo-verifier": ("hloscope.core.passes.invariants:HloVerifier", "checks the invariants of the module"),
+        "layout-assignment": (
+            "hloscope.core.layout.assignment:LayoutAssignment", "gives every array a layout and adds the copies it costs",
+        ),
         "tuple-simplifier": (
             "hloscope.core.passes.tuple_simplifier:TupleSimplifier", "takes values past tuples",
         ),

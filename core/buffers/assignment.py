@@ -312,14 +312,16 @@ def interferes(live: HloLiveRange, a: HloValue, b: HloValue) -> bool:
 
 
 def may_take_over(live: HloLiveRange, operand: HloValue, user: HloValue) -> bool:
-    """Whether the instruction that makes `user` may write it over `operand`, which it reads."""
+    """Whether the instruction that makes `user` may write it over `operand`, which it reads.
+
+    XLA (jaxlib 0.10.2) looks at the last position of the operand's value alone: where a bitcast of it comes later, an
+    instruction that reads the value itself is refused. Builds from August 2026 on try every position.
+    """
     node = user.instruction
     if node.opcode == "copy":
         return False
-    return any(
-        holder.use_count(node) and live.analysis.sharing(holder, index, node, user.index).allowed
-        for holder, index in operand.positions
-    )
+    holder, index = live.ranges[operand].end_position
+    return bool(holder.use_count(node)) and live.analysis.sharing(holder, index, node, user.index).allowed
 
 
 def _is_copy_of(value: HloValue, other: HloValue) -> bool:

@@ -22,7 +22,8 @@ def command(path: str, module: str | None, table: TableOptions) -> None:
     """Show the pass timeline of PATH: every pass, whether it changed the module, and by how many instructions.
 
     The index is what --stage of the other commands takes. A pass counts as changing when the module's text differs from
-    the one before; "unannounced" names the passes in which a change lies that none of them reported.
+    the one before; "unannounced" names the passes in which a change lies that none of them reported. A snapshot that
+    breaks off ("fault") says nothing: the row after it is compared with the last whole one.
     """
     with opened(path, module) as run:
         said = len(run.notes)
@@ -41,6 +42,7 @@ def command(path: str, module: str | None, table: TableOptions) -> None:
             Column("ns", show=show_ns, hidden=all(row.ns is None for row in rows)),
             Column("fuel_used", title="fuel", hidden=all(row.fuel_used is None for row in rows)),
             Column("unannounced", hidden=narrow or all(row.unannounced is None for row in rows)),
+            Column("fault", hidden=all(row.fault is None for row in rows)),
             Column("file", hidden=True),
             Column("next_pass", hidden=True),
         ]
@@ -73,6 +75,7 @@ def _rows(rows: list[PassRow]) -> Iterator[dict[str, object]]:
             "unannounced": row.unannounced,
             "next_pass": row.next_pass,
             "fuel_used": row.fuel_used,
+            "fault": row.fault,
         }
 
 

@@ -27,7 +27,8 @@ class TimelineRow:
     pass_name: str
     next_pass: str | None
     changed: bool | None
-    """Whether the module differs from the row before; None where neither compiler nor snapshots say."""
+    """Whether the module differs from the row before; None where neither compiler nor snapshots say. A snapshot that
+    breaks off says nothing, and the row after it is compared with the last whole one."""
     announced: bool | None
     """Whether the dump names the pass that made the change; None for an unchanged row."""
     unannounced: str | None
@@ -141,7 +142,7 @@ def timeline(
     source = readings if readings is not None else read_stages(module)
     for index, (run, reading) in enumerate(_merged(source, runs, stages)):
         yield _row(index, run, reading, last, every_change)
-        if reading is not None and reading.digest:
+        if reading is not None and reading.digest and (reading.fault is None or last is None):
             last = reading
 
 
@@ -160,20 +161,21 @@ def _row(
     stage = reading.stage
     unread = not reading.digest
     changed: bool | None
-    if last is None:
-        changed = None if unread else False
+    if unread or reading.fault is not None or (last is not None and last.fault is not None):
+        # What a pass did to the part that is missing only the compiler can say.
+        changed = run.changed if run is not None and not unread else None
     else:
-        changed = None if unread else reading.digest != last.digest
+        changed = last is not None and reading.digest != last.digest
     announced = None
     unannounced = None
     if changed and last is not None:
         told = run is not None and run.changed is True
         announced = told or is_announced(last.stage, stage, every_change)
-        if not announced:
+        if not announced and reading.fault is None:
             unannounced = " … ".join(change_range(last.stage, stage))
     return TimelineRow(
         index, stage.pipeline, stage.pass_name, stage.next_pass, changed, announced, unannounced, before,
-        reading.instructions if not unread else before, start_us, ns, stage.path, stage.index,
+        before if unread or (reading.fault and last) else reading.instructions, start_us, ns, stage.path, stage.index,
         stage.index if not unread else (last.stage.index if last is not None else None), pass_id, reading.fault,
     )  # fmt: skip
 

@@ -60,6 +60,8 @@ class PassRow:
     """The pass that the file says follows."""
     fuel_used: int | None = None
     """Gated rewrites that this pass applied; None for a compiler that does not say."""
+    fault: str | None = None
+    """What is wrong with the snapshot's text, so that it says nothing about the pass; None for a whole one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,6 +196,7 @@ def _stage_row(row: TimelineRow, *, known: bool) -> StageRow:
         file=row.file,
         unannounced=row.unannounced if known else None,
         instructions=row.instructions_after if known else None,
+        fault=row.fault,
     )
 
 

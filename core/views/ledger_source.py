@@ -8,6 +8,7 @@ from threading import RLock
 
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import LedgerError, UsageError
+from hloscope.core.ledger.events import DumpNote
 from hloscope.core.ledger.queries import LedgerReader, SqlResult, StoredEvent
 from hloscope.core.ledger.queries import ModuleRow as StoredModule
 from hloscope.core.views.choosing import choose
@@ -79,6 +80,11 @@ class LedgerSource:
         first = next((entry.snapshot for entry in entries if entry.snapshot is not None), None)
         if first is None:
             raise LedgerError(f"module {self._module.name} has no module text in this ledger", path=self.source.path)
+        faults = {
+            stored.event.file: stored.event.message
+            for stored in self._reader.events(module=self._module.id, type_name="dump_note")
+            if isinstance(stored.event, DumpNote)
+        }
         rows: list[StageRow] = []
         snapshot = first
         for entry in entries:
@@ -97,6 +103,7 @@ class LedgerSource:
                     unannounced=entry.unannounced,
                     fuel_used=entry.fuel_used,
                     instructions=entry.instructions_after,
+                    fault=faults.get(entry.file) if entry.file is not None else None,
                 )
             )
         return rows

@@ -401,6 +401,7 @@ def _pass_row(index: int, row: StageRow, before: int, after: int) -> PassRow:
         unannounced=row.unannounced,
         next_pass=row.next_pass,
         fuel_used=row.fuel_used,
+        fault=row.fault,
     )
 
 

@@ -60,6 +60,8 @@ class StageRow:
     fuel_used: int | None = None
     instructions: int | None = None
     """Instructions of the snapshot where the source keeps the number."""
+    fault: str | None = None
+    """What is wrong with the snapshot's text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,11 +94,29 @@ def test_a_snapshot_without_text_leaves_the_one_before_in_force(write_dump: Writ
                 "module_0001.f.before_optimizations.txt": hlo(),
                 "module_0001.f.0001.p.after_a.before_b.txt": "",
                 "module_0001.f.0002.p.after_b.before_c.txt": hlo()[:-3],
+                "module_0001.f.0003.p.after_c.before_d.txt": hlo(),
+                "module_0001.f.0004.p.after_d.before_e.txt": hlo(opcode="subtract")[:-3],
+                "module_0001.f.0005.p.after_e.before_pipeline-end.txt": hlo(opcode="subtract"),
             }
         )
     )
     assert rows[1].changed is None and rows[1].fault == "the file is empty" and rows[1].snapshot_stage == 0
-    assert rows[2].changed is True and "closing brace" in (rows[2].fault or "")
+    assert rows[2].changed is None and "closing brace" in (rows[2].fault or "") and rows[2].snapshot_stage == 2
+    assert [row.changed for row in rows[3:]] == [False, None, True]
+    assert len({row.instructions_after for row in rows}) == 1
+
+
+def test_a_first_snapshot_that_breaks_off_leaves_the_next_one_undecided(write_dump: WriteDump, hlo: HloText) -> None:
+    rows = rows_of(
+        write_dump(
+            {
+                "module_0001.f.before_optimizations.txt": hlo()[:-3],
+                "module_0001.f.0001.p.after_a.before_b.txt": hlo(),
+                "module_0001.f.0002.p.after_b.before_c.txt": hlo(),
+            }
+        )
+    )
+    assert [row.changed for row in rows] == [None, None, False]
 
 
 def test_times_from_the_log_of_the_cpu_compiler(fixtures: Path) -> None:

@@ -422,6 +422,8 @@ def test_a_truncated_stage_of_a_dump_is_noted(tmp_path: Path, dump: Path) -> Non
             target.write_bytes(data[: len(data) // 2] if str(file.relative_to(dump)) == damaged else data)
     with load(str(tmp_path)) as run:
         assert run.passes[index].file == damaged
+        assert run.passes[index].changed is None and "breaks off" in (run.passes[index].fault or "")
+        assert all(row.fault is None for row in run.passes if row.index != index)
         assert any(f"{damaged}: " in note and "breaks off" in note for note in run.notes)
         assert [event for event in run.events(pass_index=index) if "breaks off" in event.sentence]
         assert len(run.stage_text(index)) > 0

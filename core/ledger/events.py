@@ -174,6 +174,44 @@ class EvaluationDifference(Event):
     worst_index: str | None = fact("text", "index of the element that differs most", default=None)
 
 
+@event_type(
+    "layout_constraint",
+    kind="decision",
+    sentence="{rule} asked for {layout} as the {place} of {subject}[ because of the {source}]: {verdict} ({code})"
+    "[, priority {priority}][ against {old_priority}][ of {old_layout}][, fuel {fuel}]",
+)
+class LayoutConstraint(Event):
+    """Layout assignment was asked for the layout of a definition or of a use, and set, changed or refused it."""
+
+    place: str = fact("name", "`buffer` or `operand N`, with the tuple index in braces")
+    layout: str = fact("name", "dimension order that was asked for, fastest first")
+    rule: str = fact("name", "who asks: a backend's constraint, a border, or a rule by which layouts travel")
+    priority: int = fact("number", "weight of the request")
+    round: int = fact("ordinal", "round of propagation", default=0)
+    source: str | None = fact("name", "the constraint that it was derived from", default=None)
+    old_layout: str | None = fact("name", "layout that was there before", default=None)
+    old_priority: int | None = fact("number", "weight of that one", default=None)
+
+
+@event_type(
+    "layout_copy",
+    kind="decision",
+    sentence="copy {subject} of {operand}[ for {user}] from {from_layout} to {to_layout}[, {bytes}]: wanted by {wanted}"
+    "[, while the definition has its layout from {given}][, priority {priorities}]",
+)
+class LayoutCopy(Event):
+    """Layout assignment put a copy between a definition and a use whose layouts differ."""
+
+    operand: str = fact("name", "the value that is copied")
+    from_layout: str = fact("name", "dimension order of the definition, fastest first")
+    to_layout: str = fact("name", "dimension order of the use, fastest first")
+    wanted: str = fact("text", "the chain of constraints behind the use, nearest first")
+    user: str | None = fact("name", "the instruction that reads the copy; empty for a result", default=None)
+    bytes: int | None = fact("bytes", "size of the copied value", default=None)
+    given: str | None = fact("text", "where the definition has its layout from", default=None)
+    priorities: str | None = fact("text", "weight of the use's constraint against the definition's", default=None)
+
+
 def _table(*types: type[Event]) -> Mapping[str, type[Event]]:
     table = {one.spec.name: one for one in types}
     if len(table) != len(types):
@@ -195,5 +233,7 @@ EVENT_TYPES: Mapping[str, type[Event]] = _table(
     DumpNote,
     BisectProbe,
     EvaluationDifference,
+    LayoutConstraint,
+    LayoutCopy,
 )
 """Every event type by the name that the ledger stores."""

@@ -1,0 +1,154 @@
+"""The order in which instructions were added to their computation, as far as a dump's earlier stages tell it.
+
+Constraints of XLA:CPU are set in list order, and the last one wins a race. Text shows operands first, which loses that
+order; but a new instruction goes to the end of the list, so what first appears in a later stage stands later. A cloned
+computation keeps the order of its source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hloscope.core.hlo.computation import HloComputation
+    from hloscope.core.hlo.module import HloModule
+
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = ((?:\([^=]*?\)|\S+) ([\w\-]+)\(.*)")
+_HEADER = re.compile(r"(?:ENTRY )?%?([\w.\-]+) .*\{$|(?:ENTRY )?%?([\w.\-]+) \{$")
+_CLONE = re.compile(r"\.clone(?:\.\d+)?$")
+_NAMES = re.compile(r"%[\w.\-]+")
+_METADATA = re.compile(r",? ?metadata=\{.*")
+_OP_NAME = re.compile(r'op_name="[^"]*?([^/"]*)"')
+
+Key = tuple[int, int]
+"""Stage of the first appearance, and place among what appeared there."""
+
+_MADE = 1 << 30
+"""Places of instructions that a stage made anew, behind those that it moved in as copies of old ones."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One computation over the stages."""
+
+    keys: dict[str, Key] = field(default_factory=dict[str, Key])
+    lines: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Instruction -> opcode and the rest of its line, as last printed."""
+
+    @property
+    def opcodes(self) -> list[str]:
+        return [opcode for opcode, _ in self.lines.values()]
+
+
+class ListOrder:
+    """Remembers where instructions first appeared; show it the stages in order."""
+
+    def __init__(self, stages: Iterable[str] = ()) -> None:
+        self._computations: dict[str, _Seen] = {}
+        self._everywhere: dict[str, Key] = {}
+        self._stage = 0
+        for text in stages:
+            self.see(text)
+
+    def see(self, text: str) -> None:
+        """Take in the text of the next stage."""
+        bodies = _bodies(text)
+        gone = [seen for name, seen in self._computations.items() if name not in bodies]
+        inlined = _Inlined(gone) if gone and self._stage else None
+        known = dict(self._computations)
+        for name, lines in bodies.items():
+            self._take(name, lines, known, inlined)
+        for name in [one for one in self._computations if one not in bodies]:
+            del self._computations[name]
+        self._stage += 1
+
+    def _take(
+        self, name: str, lines: dict[str, tuple[str, str]], known: dict[str, _Seen], inlined: _Inlined | None
+    ) -> None:
+        seen = self._computations.get(name)
+        if seen is None:
+            seen = self._computations[name] = _Seen()
+            source = _source(name, [opcode for opcode, _ in lines.values()], known)
+            if source is not None:
+                for new, old in zip(lines, source.lines, strict=True):
+                    seen.keys[new] = source.keys[old]
+        for place, (instruction, (opcode, rest)) in enumerate(lines.items()):
+            if instruction not in seen.keys:
+                # What was moved here from another computation (an inlined call) keeps its age.
+                key = self._everywhere.get(instruction)
+                if key is None and inlined is not None:
+                    rank = inlined.take(opcode, rest)
+                    key = None if rank is None else (self._stage, rank)
+                seen.keys[instruction] = (self._stage, _MADE + place) if key is None else key
+            self._everywhere.setdefault(instruction, seen.keys[instruction])
+        seen.lines = lines
+
+    def restore(self, module: HloModule) -> None:
+        """Put the instructions of every computation into list order."""
+        for computation in module.computations:
+            self._restore(computation)
+
+    def _restore(self, computation: HloComputation) -> None:
+        seen = self._computations.get(computation.name)
+        if seen is None:
+            return
+        last = (self._stage, _MADE)
+        instructions = list(computation.instructions)
+        ordered = sorted(instructions, key=lambda one: seen.keys.get(one.name, last))
+        if ordered != instructions:
+            computation.reorder(ordered)
+
+
+class _Inlined:
+    """Instructions of computations that are gone: what looks like one of them is its copy."""
+
+    def __init__(self, gone: list[_Seen]) -> None:
+        ranked: list[tuple[Key, int, str, str]] = []
+        for number, seen in enumerate(gone):
+            ranked += [(seen.keys[one], number, opcode, rest) for one, (opcode, rest) in seen.lines.items()]
+        self._ranks: dict[str, deque[int]] = {}
+        for rank, (_, _, opcode, rest) in enumerate(sorted(ranked, key=lambda one: (one[1], one[0]))):
+            self._ranks.setdefault(_signature(opcode, rest), deque()).append(rank)
+
+    def take(self, opcode: str, rest: str) -> int | None:
+        """The place of the next original that looks like this line."""
+        found = self._ranks.get(_signature(opcode, rest))
+        return found.popleft() if found else None
+
+
+def _signature(opcode: str, rest: str) -> str:
+    """A line without names; of the metadata the last word of the operation's name."""
+    word = _OP_NAME.search(rest)
+    return opcode + _NAMES.sub("%", _METADATA.sub("", rest)) + (word[1] if word else "")
+
+
+def _bodies(text: str) -> dict[str, dict[str, tuple[str, str]]]:
+    bodies: dict[str, dict[str, tuple[str, str]]] = {}
+    body: dict[str, tuple[str, str]] | None = None
+    for line in text.split("\n"):
+        if body is None:
+            header = _HEADER.match(line) if line and line[0] not in " \t" else None
+            if header is not None and not line.startswith("HloModule"):
+                body = bodies[header[1] or header[2]] = {}
+        elif line.startswith("}"):
+            body = None
+        else:
+            found = _INSTRUCTION.match(line)
+            if found is not None:
+                body[found[1]] = (found[3], found[2])
+    return bodies
+
+
+def _source(name: str, opcodes: list[str], known: dict[str, _Seen]) -> _Seen | None:
+    """The computation that this one is a clone of, where it still looks the same."""
+    while _CLONE.search(name):
+        name = _CLONE.sub("", name)
+        found = known.get(name)
+        if found is not None and found.opcodes == opcodes:
+            return found
+    return None

@@ -1,0 +1,89 @@
+"""Running our layout assignment where a real compile ran its own: the stage before it in, compared with the one after.
+
+Real compilers keep instructions in the order in which they were added, which text loses; it is restored from the
+stages before the pass as far as they tell it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hloscope.core.analysis.real_compile import stages_around
+from hloscope.core.errors import UnsupportedError
+from hloscope.core.layout.assignment import assign_layouts, backend_of
+from hloscope.core.layout.list_order import ListOrder
+from hloscope.core.passes.context import PassContext
+
+if TYPE_CHECKING:
+    from hloscope.core.analysis.real_compile import PassPair, RealCompile
+    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.hlo.shape import Shape
+    from hloscope.core.layout.assignment import Assignment
+
+PASS = "layout-assignment"
+
+MAX_HISTORY_BYTES = 128 << 20
+"""Text of earlier stages that is read for the list order; beyond, only the first and last stages are."""
+
+PROGRAM_BACKEND = {"cpu": "cpu", "gpu": "gpu", "core": "cpu"}
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One run of the pass, ours beside the real one."""
+
+    pair: PassPair
+    ours: HloModule
+    real: HloModule
+    shapes_before: dict[str, Shape]
+    """Shapes of the instructions in the stage before, by name."""
+    assignment: Assignment
+    notes: tuple[str, ...]
+
+
+def replays(compile_: RealCompile, *, remember: bool = False) -> list[Replay]:
+    """Every run of the pass that the dump shows from both sides.
+
+    Raises DumpError where there is none, UnsupportedError for a target whose constraints are not known.
+    """
+    target = compile_.target or ""
+    pairs = stages_around(compile_, PASS)
+    if target not in PROGRAM_BACKEND:
+        raise UnsupportedError(
+            f"layout assignment for {target or 'an unknown target'} is not open source", path=compile_.path
+        )
+    return [replay(compile_, pair, remember=remember) for pair in pairs]
+
+
+def replay(compile_: RealCompile, pair: PassPair, *, remember: bool = False) -> Replay:
+    """Run the pass on the stage before `pair`."""
+    target = PROGRAM_BACKEND[compile_.target or ""]
+    ours = compile_.module(pair.before.index)
+    notes = restore_list_order(compile_, pair, ours)
+    before = {one.name: one.shape for one in ours.instructions()}
+    ctx = PassContext(target=target)
+    assignment = assign_layouts(ours, backend_of(target), ctx, remember=remember)
+    return Replay(pair, ours, compile_.module(pair.after.index), before, assignment, notes)
+
+
+def restore_list_order(compile_: RealCompile, pair: PassPair, module: HloModule) -> tuple[str, ...]:
+    """Put the module's instructions into the order in which they were made; notes say what could not be known."""
+    last = pair.before.index
+    first = next((one.index for one in compile_.stages if one.pass_name == "before_optimizations"), 0)
+    earlier = sorted({*([first] if first < last else []), *range(min(first, last) if first < last else 0, last + 1)})
+    order = ListOrder()
+    read = 0
+    seen: str | None = None
+    for index in earlier:
+        if read > MAX_HISTORY_BYTES and index != last:
+            continue
+        text = compile_.text(index)
+        read += len(text)
+        if text != seen:
+            order.see(text)
+        seen = text
+    order.restore(module)
+    if len(earlier) == 1:
+        return ("no earlier stage was dumped, so the order in which instructions were made is not known",)
+    return ()

@@ -77,11 +77,15 @@ def _add(figures: dict[str, Agreement], name: str, compile_: RealCompile, notes:
     try:
         section = auditor(compile_)
     except HloscopeError as error:
-        notes.append(f"{name}: {label if error.message.find(compile_.label) < 0 else ''}{error.message}")
+        notes.append(_note(name, label, error.message))
         return
-    notes.extend(f"{name}: {label}{note}" for note in section.notes)
+    notes.extend(_note(name, label, note) for note in section.notes)
     for key, found in section.figures.items():
         figures.setdefault(key, Agreement()).merge(found)
+
+
+def _note(name: str, label: str, said: str) -> str:
+    return f"{name}: {said}" if label.removesuffix(": ") in said else f"{name}: {label}{said}"
 
 
 def _show(answer: Mapping[str, Mapping[str, Agreement] | None], notes: list[str]) -> None:

@@ -1,6 +1,6 @@
 """The pipelines of the backends, each one function that reads top to bottom, and how a whole compile is run.
 
-They have XLA's names and nesting and hold the passes that exist here so far: the part before layout assignment.
+They have XLA's names and nesting and hold the passes that exist here so far: the part through layout assignment.
 Source: ``openxla/xla:xla/service/cpu/cpu_compiler.cc#RunHloPassesThroughLayoutAssn``,
 ``xla/service/gpu/gpu_compiler.cc#RunOptimizationPasses``.
 """
@@ -27,68 +27,91 @@ BEFORE = "before_optimizations"
 AFTER = "after_optimizations"
 
 
+_CPU_SIMPLIFY = (
+    "algsimp{executing_on_cpu=true} simplify-sorts dce gather_expander gather_simplifier tree_reduction_rewriter"
+    " zero_sized_hlo_elimination while-loop-invariant-code-motion tuple-simplifier while-loop-constant-sinking"
+    " simplify-while-loops dce reshape-mover constant_folding simplify-conditional"
+)
+_CPU_BEFORE = (
+    "batched_gather_scatter_normalizer result_caster dot_decomposer operand_upcaster zero_sized_hlo_elimination"
+    " dynamic-index-splitter conditional-to-select map-inline comparison-expander"
+    " call-inliner{single_call_site=true} batch-dot-simplification dot_decomposer batch-dot-simplification"
+    " batchnorm_expander logistic-expander conditional-canonicalizer dynamic-dimension-simplifier"
+    " reduce-window-rewriter reduce-window-resizer change-op-data-type"
+)
+_GPU_SIMPLIFY = (
+    "zero_sized_hlo_elimination gather_simplifier gather_expander scatter_simplifier scatter_expander"
+    " algsimp{enable_dot_strength_reduction=false,enable_unconditional_reduce_of_concat_replacement=false,"
+    "unconditionally_simplify_reduce_of_transpose_or_reshape=true,enable_hoist_transpose_of_reshape=true,"
+    "enable_fold_transpose_into_scatter=true,enable_conditional_simplification=true,"
+    "enable_conv_add_multiply_reorder=true} simplify-sorts tuple-simplifier while-loop-constant-sinking"
+    " simplify-while-loops slice-sinker reshape-mover{reshape_of_1d_broadcast_is_cheap=true} constant_folding"
+    " simplify-conditional cse dce"
+)
+_GPU_BEFORE = (
+    "batched_gather_scatter_normalizer dot_decomposer result_caster operand_upcaster comparison-expander"
+    " zero_sized_hlo_elimination select_and_scatter_expander dynamic-index-splitter call-inliner batchnorm_expander"
+    " logistic-expander conditional-canonicalizer dynamic-dimension-simplifier reduce-window-rewriter"
+    " reduce-window-resizer"
+)
+
+
+def _passes(registry: Registry, words: str) -> list[HloPass]:
+    """The passes of a list separated by blanks."""
+    return [registry.make(word) for word in words.split()]
+
+
 def cpu_pipelines(registry: Registry) -> list[HloPass]:
     """XLA:CPU, one partition, up to layout assignment."""
-    make = registry.make
 
     def simplification(name: str) -> HloPass:
-        return HloPassFix(
-            HloPassPipeline(
-                name,
-                [
-                    make("algsimp"),
-                    make("dce"),
-                    make("tuple-simplifier"),
-                    make("dce"),
-                    make("constant_folding"),
-                ],
-            )
-        )
+        return HloPassFix(HloPassPipeline(name, _passes(registry, _CPU_SIMPLIFY)))
 
+    verifier = [registry.make("hlo-verifier")]
     return [
-        HloPassPipeline("sharding-removal", [make("flatten-call-graph"), make("dce")], [make("hlo-verifier")]),
+        HloPassPipeline("sharding-removal", _passes(registry, "flatten-call-graph dce"), verifier),
         HloPassPipeline(
             "HLO passes through layout assignment",
             [
-                make("call-inliner{single_call_site=true}"),
+                *_passes(registry, _CPU_BEFORE),
                 simplification("simplification"),
+                *_passes(registry, "select_and_scatter_expander scatter_expander scatter_simplifier"),
                 simplification("post_scatter_expansion_simplification"),
-                make("cse"),
-                make("tuple-simplifier"),
-                make("flatten-call-graph"),
+                *_passes(
+                    registry,
+                    "gemv-rewriter transpose-folding{rows_and_columns_only=true} cse tuple-simplifier"
+                    " while-loop-trip-count-annotator flatten-call-graph layout-assignment{backend=cpu}",
+                ),
             ],
-            [make("hlo-verifier")],
+            verifier,
         ),
     ]
 
 
 def gpu_pipelines(registry: Registry) -> list[HloPass]:
     """XLA:GPU, one partition, up to layout assignment."""
-    make = registry.make
     return [
-        HloPassPipeline("pre-spmd-partitioner", [make("flatten-call-graph"), make("call-inliner")]),
-        HloPassPipeline("sharding-removal", [make("dce")]),
+        HloPassPipeline(
+            "pre-spmd-partitioner",
+            _passes(
+                registry, "flatten-call-graph call-inliner zero_sized_hlo_elimination conditional-canonicalizer"
+            ),
+        ),
+        HloPassPipeline("sharding-removal", _passes(registry, "dce")),
         HloPassPipeline(
             "optimization",
             [
-                make("call-inliner"),
-                HloPassFix(
-                    HloPassPipeline(
-                        "simplification",
-                        [
-                            make("algsimp"),
-                            make("tuple-simplifier"),
-                            make("constant_folding"),
-                            make("cse"),
-                            make("dce"),
-                        ],
-                    )
-                ),
-                HloPassFix(HloPassPipeline("simplification-2", [make("algsimp")])),
+                *_passes(registry, _GPU_BEFORE),
+                HloPassFix(HloPassPipeline("simplification", _passes(registry, _GPU_SIMPLIFY))),
+                *_passes(registry, "transpose-folding"),
+                HloPassFix(HloPassPipeline("simplification-2", _passes(registry, "convert-mover algsimp"))),
+                *_passes(registry, "computation-deduplicator"),
             ],
-            [make("hlo-verifier")],
+            [registry.make("hlo-verifier")],
         ),
-        HloPassPipeline("layout assignment", [make("flatten-call-graph")]),
+        HloPassPipeline(
+            "layout assignment", _passes(registry, "flatten-call-graph layout-assignment{backend=gpu}")
+        ),
     ]
 
 

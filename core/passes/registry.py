@@ -23,34 +23,59 @@ if TYPE_CHECKING:
     from hloscope.core.passes.interface import HloPass
     from hloscope.core.passes.rules.base import Rule
 
+_P = "hloscope.core.passes."
 PASSES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "algsimp": ("hloscope.core.passes.algsimp:AlgebraicSimplifier", "algebraic simplifier: local rewrite rules"),
-        "call-inliner": ("hloscope.core.passes.call_inliner:CallInliner", "puts called bodies in place of calls"),
-        "constant_folding": (
-            "hloscope.core.passes.constant_folding:HloConstantFolding", "evaluates instructions of constants",
-        ),
-        "cse": ("hloscope.core.passes.cse:HloCse", "merges instructions that compute the same value"),
-        "dce": ("hloscope.core.passes.dce:HloDce", "removes what nobody uses"),
-        "flatten-call-graph": (
-            "hloscope.core.passes.flatten_call_graph:FlattenCallGraph", "gives every call its own computation",
-        ),
-        "fusion": (
-            "hloscope.core.fusion.cpu.instruction_fusion:CpuInstructionFusion",
-            "XLA:CPU's instruction fusion: producers into the loops that read them",
-        ),
-        "fusion-wrapper": (
-            "hloscope.core.fusion.cpu.wrapper:CpuFusionWrapper", "gives lone loop instructions a fusion of their own",
-        ),
-        "hlo-verifier": ("hloscope.core.passes.invariants:HloVerifier", "checks the invariants of the module"),
+        "algsimp": (_P + "algsimp:AlgebraicSimplifier", "algebraic simplifier: local rewrite rules"),
+        "batch-dot-simplification": (_P + "expand.contractions:BatchDotSimplification", "drops batch dimensions of size 1 from dots"),
+        "batched_gather_scatter_normalizer": (_P + "expand.indices:BatchedGatherScatterNormalizer", "writes batching dimensions of gathers and scatters out"),
+        "batchnorm_expander": (_P + "expand.elementary:BatchNormExpander", "batch normalization by its formulas"),
+        "call-inliner": (_P + "call_inliner:CallInliner", "puts called bodies in place of calls"),
+        "change-op-data-type": (_P + "expand.contractions:ChangeOpDataType", "products of halves computed in f32"),
+        "comparison-expander": (_P + "expand.elementary:ComparisonExpander", "total order of floats by their bits"),
+        "computation-deduplicator": (_P + "simple:ComputationDeduplicator", "makes equal small computations one"),
+        "conditional-canonicalizer": (_P + "conditionals:ConditionalCanonicalizer", "branches take and give tuples"),
+        "conditional-to-select": (_P + "conditionals:ConditionalToSelect", "conditionals in reducers become selects"),
+        "constant_folding": (_P + "constant_folding:HloConstantFolding", "evaluates instructions of constants"),
+        "convert-mover": (_P + "simple:ConvertMover", "moves data in the narrower type"),
+        "cse": (_P + "cse:HloCse", "merges instructions that compute the same value"),
+        "dce": (_P + "dce:HloDce", "removes what nobody uses"),
+        "dot_decomposer": (_P + "expand.contractions:DotDecomposer", "brings dots into canonical form"),
+        "dynamic-dimension-simplifier": (_P + "simple:DynamicDimensionSimplifier", "cleans up what computations of sizes leave"),
+        "dynamic-index-splitter": (_P + "expand.indices:DynamicIndexSplitter", "gives dynamic slices scalar starts"),
+        "flatten-call-graph": (_P + "flatten_call_graph:FlattenCallGraph", "gives every call its own computation"),
+        "gather_expander": (_P + "expand.indices:GatherExpander", "writes gathers of one slice out"),
+        "gather_simplifier": (_P + "expand.indices:GatherSimplifier", "brings gathers into one form"),
+        "gemv-rewriter": (_P + "expand.contractions:GemvRewriter", "matrix-vector products as matrix products"),
+        "hlo-verifier": (_P + "invariants:HloVerifier", "checks the invariants of the module"),
         "layout-assignment": (
             "hloscope.core.layout.assignment:LayoutAssignment", "gives every array a layout and adds the copies it costs",
         ),
-        "tuple-simplifier": (
-            "hloscope.core.passes.tuple_simplifier:TupleSimplifier", "takes values past tuples",
-        ),
+        "logistic-expander": (_P + "expand.elementary:LogisticExpander", "the logistic function by its formula"),
+        "map-inline": (_P + "expand.elementary:MapInliner", "maps as plain operations"),
+        "operand_upcaster": (_P + "expand.contractions:OperandUpcaster", "operands of products in the type of the result"),
+        "reduce-window-resizer": (_P + "expand.windows:ReduceWindowResizer", "windows over vectors as windows over matrices"),
+        "reduce-window-rewriter": (_P + "expand.windows:ReduceWindowRewriter", "long scans in two levels"),
+        "reshape-mover": (_P + "reshape_mover:ReshapeMover", "moves reshapes and transposes below elementwise operations"),
+        "result_caster": (_P + "expand.contractions:ResultCaster", "narrow products computed in the operands' type"),
+        "scatter_expander": (_P + "expand.indices:ScatterExpander", "writes scatters of one window out"),
+        "scatter_simplifier": (_P + "expand.indices:ScatterSimplifier", "brings scatters into one form"),
+        "select_and_scatter_expander": (_P + "expand.windows:SelectAndScatterExpander", "select-and-scatter as reduce-window and scatter"),
+        "simplify-conditional": (_P + "conditionals:ConditionalSimplifier", "takes known and cheap branches, drops unused parts"),
+        "simplify-fp-conversions": (_P + "simple:SimplifyFpConversions", "drops float conversions that lose nothing"),
+        "simplify-sorts": (_P + "simple:SortSimplifier", "drops sort operands that nobody needs"),
+        "simplify-while-loops": (_P + "loops.simplifier:WhileLoopSimplifier", "drops dead state, loops of no or one trip, counters"),
+        "slice-sinker": (_P + "simple:SliceSinker", "one operation for several on slices of a value"),
+        "transpose-folding": (_P + "expand.contractions:TransposeFolding", "folds transposes into dots"),
+        "tree_reduction_rewriter": (_P + "expand.windows:TreeReductionRewriter", "long reductions in steps of 32"),
+        "tuple-simplifier": (_P + "tuple_simplifier:TupleSimplifier", "takes values past tuples"),
+        "while-loop-constant-sinking": (_P + "loops.motion:WhileLoopConstantSinking", "constants of a loop's state inside the loop"),
+        "while-loop-invariant-code-motion": (_P + "loops.motion:WhileLoopInvariantCodeMotion", "computes invariant values before the loop"),
+        "while-loop-trip-count-annotator": (_P + "loops.annotator:WhileLoopTripCountAnnotator", "notes trip counts on loops"),
+        "while_loop_unroller": (_P + "loops.annotator:WhileLoopUnroller", "writes loops of few trips out"),
+        "zero_sized_hlo_elimination": (_P + "simple:ZeroSizedHloElimination", "empty constants for values without elements"),
     }
-)  # fmt: skip
+)
 """Pass name -> (``module:Class``, one line)."""
 
 _TEXT = re.compile(r"([^\s{}]+)(?:\{([^{}]*)\})?$")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.instruction import HloInstruction
 
 
-def _bounds(one: HloInstruction) -> tuple[SliceDimension, ...]:
+def bounds_of(one: HloInstruction) -> tuple[SliceDimension, ...]:
     found: Any = one.attr("slice")
     return tuple(found)
 
@@ -32,7 +32,7 @@ def slice_slice(one: HloInstruction, options: RuleOptions) -> Answer:
     inner = one.operand(0)
     if inner.opcode != "slice":
         return None
-    outer_bounds, inner_bounds = _bounds(one), _bounds(inner)
+    outer_bounds, inner_bounds = bounds_of(one), bounds_of(inner)
     if any(b.stride != 1 for b in (*outer_bounds, *inner_bounds)):
         return None
     bounds = tuple(
@@ -52,7 +52,7 @@ def slice_broadcast(one: HloInstruction, options: RuleOptions) -> Answer:
 @rule("slice-concatenate", "slice", "slice(concatenate) inside one operand → it or a slice of it", insensitive=True)
 def slice_concatenate(one: HloInstruction, options: RuleOptions) -> Answer:
     joined = one.operand(0)
-    bounds = _bounds(one)
+    bounds = bounds_of(one)
     if joined.opcode != "concatenate" or any(b.stride != 1 for b in bounds) or not one.shape.element_count:
         return None
     along = joined.dimensions[0]

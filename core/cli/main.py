@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "diff": ("hloscope.core.cli.diff:command", "Show what a pass changed, or how two modules differ."),
     "why": ("hloscope.core.cli.why:command", "Tell all that is known of an instruction."),
     "audit": ("hloscope.core.cli.audit:command", "Measure how far our decisions agree with a real dump."),
+    "pallas": ("hloscope.core.cli.pallas:command", "Show blocks, schedule and faults of Pallas kernels."),
     "sql": ("hloscope.core.cli.sql:command", "Ask a ledger in SQL."),
     "doctor": ("hloscope.core.cli.doctor:command", "Show which engines and targets this machine has."),
 }

@@ -1,0 +1,124 @@
+"""Memory that is read before the kernel wrote it: scratch, and output blocks that are accumulated into.
+
+Steps are taken in the sequential order. A read is fine when a store that covers it happens before, at the same step or
+an earlier one that sees the same memory; a fault when no store can have happened; and ``unsupported`` in between (a
+store that data decides, or several partial ones).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from hloscope.core.pallas.accesses import Access, Range
+from hloscope.core.pallas.checks.finding import Finding, Subject, points_text
+from hloscope.core.pallas.checks.outputs import accesses_of
+from hloscope.core.pallas.jaxpr import Array
+
+NEVER = np.iinfo(np.int64).max
+
+
+def check_initialised(subject: Subject) -> Iterator[Finding]:
+    """Scratch and output references of the kernel."""
+    if subject.schedule is None or subject.facts is None or not subject.schedule.steps:
+        return
+    steps, slots = subject.schedule.steps, subject.call.slots
+    programs = subject.backend in ("triton", "mosaic_gpu")
+    every = np.arange(steps, dtype=np.int64)
+    for number, aval in enumerate(subject.call.scratch):
+        if aval.is_semaphore:
+            continue
+        position = slots.prefetch + len(subject.call.operands) + number
+        starts = every if programs else np.zeros(1, np.int64)
+        yield from _reads(
+            subject, subject.facts.of(position), starts, "scratch " + subject.call.kernel.name_of(position)
+        )
+    for place, walk in subject.schedule.walks.items():
+        if place < slots.inputs or not walk.copied:
+            continue
+        aliased = subject.call.alias_of_output(walk.operand.number) is not None
+        if aliased and programs:
+            continue  # the memory is the input's there
+        starts = every if programs else np.flatnonzero(walk.changed).astype(np.int64)
+        note = "; its alias is not fetched for it: interpret=True shows the input's values there" if aliased else ""
+        yield from _reads(subject, accesses_of(subject, walk), starts, walk.operand.title, note)
+
+
+def _reads(
+    subject: Subject, accesses: Sequence[Access], starts: Array, title: str, note: str = ""
+) -> Iterator[Finding]:
+    assert subject.schedule is not None
+    ends = np.append(starts[1:], subject.schedule.steps)
+    writes = [one for one in accesses if one.writes]
+    undecided: Access | None = None
+    told: set[object] = set()
+    for read in accesses:
+        if not read.reads or read.place in told:
+            continue
+        when = _first(read, starts, ends)
+        certain = np.zeros(len(starts), bool)
+        possible = np.zeros(len(starts), bool)
+        for write in writes:
+            if write is read:
+                continue
+            before = _before(_first(write, starts, ends), write.order, when, read.order)
+            possible |= before
+            if write.steps is not None and not write.masked and not write.reads_old and _covers(write, read):
+                certain |= before
+        happens = when < NEVER
+        bad = np.flatnonzero(happens & ~certain & ~possible)
+        if len(bad) and read.steps is not None:
+            point = points_text(subject.schedule.point(int(when[bad[0]])))
+            told.add(read.place)
+            yield subject.finding(
+                "uninitialized-read",
+                f"{title} is read at grid point {point} before anything was written to it"
+                + (f", and at {len(bad) - 1:,} more" if len(bad) > 1 else "")
+                + note,
+                read.place,
+            )
+        elif (happens & ~certain).any():
+            undecided = undecided or read
+    if undecided is not None:
+        yield subject.finding(
+            "unsupported",
+            f"whether {title} is written before this read is not decided: the stores before it are partial, masked or"
+            " depend on data",
+            undecided.place,
+        )
+
+
+def _first(access: Access, starts: Array, ends: Array) -> Array:
+    """The first step of each range of steps at which an access happens, or may; ``NEVER`` where it does not."""
+    if access.steps is None:
+        return starts.copy()
+    active = np.flatnonzero(access.steps).astype(np.int64)
+    where = np.searchsorted(active, starts)
+    found = np.append(active, NEVER)[where]
+    return np.where(found < ends, found, NEVER)
+
+
+def _before(a: Array, a_order: int, b: Array, b_order: int) -> Array:
+    return (a < b) | ((a == b) & (a < NEVER) & (a_order < b_order))
+
+
+def _covers(write: Access, read: Access) -> bool:
+    if write.is_whole:
+        return True
+    if write.ranges is None or read.ranges is None:
+        return False
+    return all(_range_covers(a, b) for a, b in zip(write.ranges, read.ranges, strict=True))
+
+
+def _range_covers(outer: Range, inner: Range) -> bool:
+    if outer.start is None or inner.start is None or outer.size is None or inner.size is None:
+        return False
+    if isinstance(outer.start, int) and isinstance(inner.start, int):
+        return (
+            outer.stride == 1
+            and outer.start <= inner.start
+            and inner.start + (inner.size - 1) * inner.stride < outer.start + outer.size
+        ) or (outer.start, outer.size, outer.stride) == (inner.start, inner.size, inner.stride)
+    same = np.array_equal(np.asarray(outer.start), np.asarray(inner.start))
+    return same and outer.size == inner.size and outer.stride == inner.stride

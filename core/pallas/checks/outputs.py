@@ -1,0 +1,181 @@
+"""What becomes of output blocks: written twice, by steps that may run at once, come back to, or never written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from hloscope.core.errors import UnsupportedError
+from hloscope.core.pallas.accesses import Access
+from hloscope.core.pallas.checks.finding import Finding, Subject, points_text
+from hloscope.core.pallas.grid import Walk
+from hloscope.core.pallas.jaxpr import Array
+
+
+def _outputs(subject: Subject) -> Iterator[Walk]:
+    if subject.schedule is None or not subject.schedule.steps:
+        return
+    for position, walk in subject.schedule.walks.items():
+        if position >= subject.call.slots.inputs:
+            yield walk
+
+
+def accesses_of(subject: Subject, walk: Walk) -> tuple[Access, ...]:
+    """What the kernel does to an operand."""
+    if subject.facts is None:
+        return ()
+    slots = subject.call.slots
+    offset = slots.prefetch + (
+        walk.operand.number if walk.operand.kind == "input" else slots.inputs + walk.operand.number
+    )
+    return subject.facts.of(offset)
+
+
+def check_unwritten(subject: Subject) -> Iterator[Finding]:
+    """Elements of an output that no block covers, and outputs that the kernel never stores to."""
+    for walk in _outputs(subject):
+        operand = walk.operand
+        stores = [one for one in accesses_of(subject, walk) if one.writes]
+        aliased = subject.call.alias_of_output(operand.number) is not None
+        if subject.facts is not None and not stores and not aliased:
+            yield subject.finding(
+                "output-never-written", f"the kernel never stores to {operand.title}", subject.call.kernel_at
+            )
+            continue
+        if not walk.copied or aliased:
+            continue
+        try:
+            missing, first = walk.unwritten()
+        except UnsupportedError as error:
+            yield subject.finding("unsupported", f"coverage of {operand.title} is not checked: {error.message}")
+            continue
+        if missing:
+            yield subject.finding(
+                "output-never-written",
+                f"{missing:,} of {int(np.prod(operand.array.shape)):,} elements of {operand.title} are in no block of"
+                f" the grid (first at {points_text(first or ())}): they hold whatever the memory held",
+                operand.place,
+            )
+
+
+def check_revisits(subject: Subject) -> Iterator[Finding]:
+    """Output blocks that the grid comes back to after writing another one."""
+    for walk in _outputs(subject):
+        steps = walk.revisited()
+        if not len(steps) or not walk.copied:
+            continue
+        assert subject.schedule is not None
+        if subject.backend in ("triton", "mosaic_gpu"):
+            continue  # programs have no order there: the parallel check speaks
+        step = int(steps[0])
+        first = int(walk.first_of[walk.block_of[step]])
+        accumulates = next((one for one in accesses_of(subject, walk) if one.reads), None)
+        between = subject.schedule.point(step - 1)
+        here, before = subject.schedule.point(step), subject.schedule.point(first)
+        loss = (
+            "what was accumulated before is lost on a TPU, where the block is not read again"
+            if accumulates is not None
+            else "only the last visit's values remain"
+        )
+        yield subject.finding(
+            "output-revisited",
+            f"{walk.operand.title} comes back to the block {walk.window(step)} at {points_text(here)} after"
+            f" {points_text(before)} wrote it and {points_text(between)} wrote another: {loss}",
+            walk.operand.place,
+            severity="error" if accumulates is not None else "warning",
+            related=[(accumulates.place, "reads the block here")] if accumulates is not None else (),
+        )
+
+
+def check_parallel(subject: Subject) -> Iterator[Finding]:
+    """Output blocks that steps write which may run at the same time: parallel dimensions, or any programs of a GPU."""
+    if subject.schedule is None:
+        return
+    dims = parallel_dims(subject)
+    if not dims:
+        return
+    for walk in _outputs(subject):
+        stores = [one for one in accesses_of(subject, walk) if one.writes]
+        plain = [one for one in stores if one.kind != "atomic"]
+        if not plain:
+            continue
+        active = _steps_of(plain, walk.steps)
+        found = _two_writers(walk, subject.schedule.points, dims, active)
+        if found is None:
+            continue
+        a, b = (subject.schedule.point(step) for step in found)
+        guarded = any(one.steps is None for one in plain)
+        where = " and ".join(str(d) for d in sorted(dims))
+        kind = "programs" if subject.backend in ("triton", "mosaic_gpu") else f"steps of parallel dimension {where}"
+        yield subject.finding(
+            "parallel-write-race",
+            f"{points_text(a)} and {points_text(b)} both write {walk.window(found[0])} of {walk.operand.title}, and"
+            f" {kind} run in any order or at once"
+            + (" (the store is under a condition on data, which may exclude it)" if guarded else ""),
+            plain[0].place,
+            walk.operand.place,
+            severity="warning" if guarded else None,
+            related=[(walk.operand.place, "both steps get the same block from this index map")],
+        )
+
+
+def parallel_dims(subject: Subject) -> frozenset[int]:
+    """Grid dimensions whose steps may run at the same time."""
+    rank = len(subject.call.grid)
+    if subject.backend in ("triton", "mosaic_gpu"):
+        return frozenset(range(rank))
+    return frozenset(d for d, word in enumerate(subject.call.semantics) if word in ("parallel", "core_parallel"))
+
+
+def _steps_of(accesses: Sequence[Access], steps: int) -> Array:
+    """Steps at which one of the accesses happens, or may."""
+    active = np.zeros(steps, bool)
+    for one in accesses:
+        active |= np.ones(steps, bool) if one.steps is None else one.steps
+    return active
+
+
+def _two_writers(walk: Walk, points: Array, dims: frozenset[int], active: Array) -> tuple[int, int] | None:
+    """Two active steps with one window that differ in a parallel dimension."""
+    chosen = np.flatnonzero(active)
+    order = chosen[np.argsort(walk.block_of[chosen], kind="stable")]
+    columns = sorted(dims)
+    blocks = walk.block_of[order]
+    same = np.flatnonzero(blocks[1:] == blocks[:-1])
+    # within one block, the first step is compared with every other: some pair differs exactly if one of those does
+    firsts = np.maximum.accumulate(np.where(np.r_[True, blocks[1:] != blocks[:-1]], np.arange(len(blocks)), 0))
+    for k in same + 1:
+        a, b = int(order[firsts[k]]), int(order[k])
+        if (points[a, columns] != points[b, columns]).any():
+            return a, b
+    try:
+        overlap = walk.partial_overlap()
+    except UnsupportedError:
+        return None
+    if (
+        overlap is not None
+        and active[list(overlap)].all()
+        and (points[overlap[0], columns] != points[overlap[1], columns]).any()
+    ):
+        return overlap
+    return None
+
+
+def check_overlaps(subject: Subject) -> Iterator[Finding]:
+    """Output windows that differ and share elements."""
+    for walk in _outputs(subject):
+        try:
+            pair = walk.partial_overlap()
+        except UnsupportedError as error:
+            yield subject.finding("unsupported", f"overlaps of {walk.operand.title} are not checked: {error.message}")
+            continue
+        if pair is not None and walk.copied:
+            assert subject.schedule is not None
+            a, b = (points_text(subject.schedule.point(step)) for step in pair)
+            yield subject.finding(
+                "overlapping-writes",
+                f"blocks {walk.window(pair[0])} at {a} and {walk.window(pair[1])} at {b} of {walk.operand.title}"
+                " overlap: the later write replaces part of the earlier one",
+                walk.operand.place,
+            )

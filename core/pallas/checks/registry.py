@@ -1,0 +1,139 @@
+"""The registry of Pallas diagnostics: every code with its severity, what it means and what puts it right, and the
+checks that find them. The command line and the language server read both from here.
+
+To add one: a row in ``CODES`` and a function in a file of this folder, listed in ``CHECKS``. A check yields findings
+for one call and says ``unsupported`` where it cannot decide; it never stays silent about that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hloscope.core.errors import Severity
+from hloscope.core.pallas.checks import (
+    aliases,
+    block_shapes,
+    budgets,
+    initialisation,
+    kernel_slices,
+    outputs,
+    padding,
+    refusals,
+    windows,
+)
+from hloscope.core.pallas.checks.finding import Finding, Subject
+
+Check: TypeAlias = Callable[[Subject], Iterator[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One kind of finding."""
+
+    severity: Severity
+    meaning: str
+    """What it says of the kernel."""
+    fix: str | None = None
+    """What usually puts it right."""
+
+
+CODES: Mapping[str, Code] = {
+    "unsupported": Code("information", "a check could not decide; this is not a clean bill"),
+    "trace-refused": Code("error", "jax refuses to trace the call"),
+    "lowering-refused": Code("error", "jax's own lowering for the target refuses the kernel"),
+    "empty-grid": Code("warning", "a grid bound is 0: the kernel never runs and outputs are never written"),
+    "index-map-out-of-range": Code(
+        "error", "an index map names a block that lies past the end of the array",
+        "return block numbers below the number of blocks, or shrink the grid",
+    ),
+    "partial-block": Code(
+        "information", "the last block of a dimension is only partly inside the array",
+        "mask what is read before it is reduced, or pad the array",
+    ),
+    "padding-reaches-output": Code(
+        "warning", "values of padding, which nobody wrote, take part in a result that is kept",
+        "select with an iota below the real length before reducing (jnp.where(mask, x, 0))",
+    ),
+    "output-never-written": Code("warning", "part of an output is in no block, or is never stored to"),
+    "output-revisited": Code(
+        "warning", "the grid returns to an output block after it was written back",
+        "make the dimension that the output's index map ignores the last of the grid",
+    ),
+    "overlapping-writes": Code("warning", "two different output windows share elements"),
+    "parallel-write-race": Code(
+        "error", "steps that may run at once write the same output block",
+        "make the dimension 'arbitrary', give each step its own block, or accumulate atomically",
+    ),
+    "alias-hazard": Code(
+        "warning", "an input that shares memory with an output is read after that memory was written",
+        "read each block before any step writes it, or drop the alias",
+    ),
+    "prefetch-written": Code(
+        "error", "the kernel writes a scalar prefetch operand that an index map reads",
+        "index maps of later steps may or may not see the change: compute the indices before the call",
+    ),
+    "block-shape": Code(
+        "error", "the backend does not take the block's shape",
+        "use a shape whose last two dimensions are multiples of the tile, or those of the array",
+    ),
+    "block-window": Code(
+        "error", "a block in ANY or HBM memory must be the whole array with an index map of zeros",
+        "drop the block shape and index map there, and copy with make_async_copy",
+    ),
+    "vmem-budget": Code("error", "blocks and scratch do not fit into the core's vector memory", "smaller blocks"),
+    "smem-budget": Code("error", "what lives in scalar memory does not fit into it", "smaller scalar operands"),
+    "shared-memory-budget": Code(
+        "error", "blocks and scratch do not fit into a GPU block's shared memory", "smaller blocks"
+    ),
+    "no-lowering-rule": Code("error", "the backend has no rule for a primitive of the kernel"),
+    "uninitialized-read": Code(
+        "error", "memory is read that the kernel has not written before",
+        "initialise it under pl.when at the first step that sees it",
+    ),
+    "kernel-slice-out-of-range": Code(
+        "error", "a slice inside the kernel reaches past the end of its reference",
+        "clamp the start, or shrink the loop",
+    ),
+    "race": Code("error", "two accesses of the same memory, at least one a write, are not ordered by anything",
+                 "wait for the copy or semaphore before the second access"),
+    "out-of-bounds": Code("error", "the running kernel accessed memory outside a buffer"),
+    "deadlock": Code("error", "a wait that nothing will ever satisfy", "signal the semaphore, or start the copy"),
+    "semaphore-left": Code(
+        "warning", "a semaphore is not zero when the kernel ends", "wait for every copy that was started"
+    ),
+    "order-dependent": Code("error", "the result depends on the order of steps or on when copies finish"),
+    "interpreter-failed": Code("error", "the interpreter stopped inside the kernel"),
+}  # fmt: skip
+"""Code -> what it is."""
+
+CHECKS: tuple[Check, ...] = (
+    windows.check_grid,
+    windows.check_range,
+    windows.check_partial,
+    kernel_slices.check_slices,
+    outputs.check_unwritten,
+    outputs.check_revisits,
+    outputs.check_overlaps,
+    outputs.check_parallel,
+    initialisation.check_initialised,
+    aliases.check_aliases,
+    aliases.check_prefetch_written,
+    padding.check_padding,
+    block_shapes.check_block_shapes,
+    budgets.check_budgets,
+    refusals.check_rules,
+    refusals.check_lowering,
+)
+"""Checks of a traced call, in the order of their findings."""
+
+
+def check_call(subject: Subject) -> list[Finding]:
+    """Every finding about one call. A lowering that refuses for a reason that was found already is not told twice."""
+    findings = [finding for check in CHECKS for finding in check(subject)]
+    explained = any(
+        finding.severity == "error" and finding.code in ("block-shape", "block-window", "no-lowering-rule")
+        for finding in findings
+    )
+    return [one for one in findings if one.code != "lowering-refused" or not explained]

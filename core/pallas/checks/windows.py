@@ -1,0 +1,97 @@
+"""Where an index map's blocks lie: outside the array, or over its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hloscope.core.pallas.checks.finding import Finding, Subject, points_text
+from hloscope.core.pallas.grid import Walk, affine_starts
+
+
+def check_grid(subject: Subject) -> Iterator[Finding]:
+    """A grid that is not known, or that runs nothing."""
+    if subject.schedule is None:
+        yield subject.finding("unsupported", f"the grid is not checked: {subject.grid_refused}")
+        return
+    if subject.schedule.steps == 0:
+        grid = points_text(subject.schedule.grid)
+        yield subject.finding("empty-grid", f"the grid {grid} has no step: the kernel never runs")
+    for position, reason in subject.schedule.refused.items():
+        operand = subject.call.operands[position]
+        yield subject.finding("unsupported", f"blocks of {operand.title} are not checked: {reason}", operand.place)
+
+
+def check_range(subject: Subject) -> Iterator[Finding]:
+    """Blocks that begin past the end of the array, exactly: in closed form for affine maps, else by every step."""
+    if subject.schedule is None or not subject.schedule.steps:
+        return
+    for walk in subject.schedule.walks.values():
+        yield from _range_of(subject, walk)
+
+
+def _range_of(subject: Subject, walk: Walk) -> Iterator[Finding]:
+    assert subject.schedule is not None
+    operand, shape = walk.operand, walk.operand.array.shape
+    beyond = walk.beyond()
+    if not len(beyond):
+        return
+    outside = walk.outside()
+    step = int(outside[0]) if len(outside) else int(beyond[0])
+    window, point = walk.window(step), subject.schedule.point(step)
+    dim = next(
+        d
+        for d, (start, size, extent, pad) in enumerate(
+            zip(window.starts, window.sizes, operand.padded_shape, operand.dims, strict=True)
+        )
+        if start < -pad.padding[0] or start + size > extent - pad.padding[0]
+    )
+    how = affine_starts(operand, len(subject.schedule.grid))[dim]
+    whole = f" (first element {how} of i0, i1 …)" if how is not None and len(subject.schedule.grid) > 1 else ""
+    affected = len(beyond)
+    many = f"; {affected:,} of {walk.steps:,} steps" if affected > 1 else ""
+    if operand.dims[dim].kind == "blocked":
+        index = window.starts[dim] // window.sizes[dim]
+        blocks = -(-shape[dim] // window.sizes[dim])
+        what = f"block {index} of {blocks} in dimension {dim}"
+    else:
+        what = (
+            f"elements {window.starts[dim]}:{window.starts[dim] + window.sizes[dim]} of {shape[dim]} in dimension {dim}"
+        )
+    verb = "reads" if operand.kind == "input" else "writes"
+    yield subject.finding(
+        "index-map-out-of-range",
+        f"at grid point {points_text(point)} the index map of {operand.title} {verb} {what}{whole}{many}:"
+        f" interpret=True silently uses the last block again",
+        operand.place,
+    )
+
+
+def check_partial(subject: Subject) -> Iterator[Finding]:
+    """Last blocks that reach past the end: fine for what is written, garbage for what is read."""
+    if subject.schedule is None:
+        return
+    for walk in subject.schedule.walks.values():
+        steps = walk.overhanging()
+        if not len(steps):
+            continue
+        over = walk.window(int(steps[0])).overhang(walk.operand.array.shape)
+        dims = [d for d, (low, high) in enumerate(over) if low or high]
+        words = ", ".join(f"{sum(over[d])} of {walk.operand.dims[d].size} in dimension {d}" for d in dims)
+        what = (
+            "holds values that nobody wrote" if walk.operand.kind == "input" else "is dropped when it is written back"
+        )
+        yield subject.finding(
+            "partial-block",
+            f"the last block of {walk.operand.title} reaches past the end of"
+            f" {walk.operand.array} ({words} elements): the rest {what}",
+            walk.operand.place,
+        )
+
+
+def padded_dims(walk: Walk) -> frozenset[int]:
+    """Dimensions of the array in which some window holds padding."""
+    shape = np.asarray(walk.operand.array.shape, np.int64)
+    over = (walk.starts < 0) | (walk.starts + walk.sizes > shape)
+    return frozenset(map(int, np.flatnonzero(over.any(axis=0))))

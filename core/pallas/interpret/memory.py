@@ -1,0 +1,280 @@
+"""Memory of a running kernel: buffers, references into them, and the regions that accesses touch.
+
+A reference is a buffer seen through indexers and reinterpretations whose dynamic parts are numbers by now. Reading one
+gives an array; writing one changes the buffer. Out-of-range indices are never silently used: ``resolve`` hands them to
+the machine, which clamps them as ``interpret=True`` does or reports them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hloscope.core.errors import UnsupportedError
+from hloscope.core.pallas.interpret.primitives import clamped
+from hloscope.core.pallas.jaxpr import Array, Aval, Indexer, Reinterpret, Slice, Slot, dtype_of
+
+_NUMBERS = itertools.count()
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """An allocation."""
+
+    name: str
+    """What the user's code calls it."""
+    aval: Aval
+    data: Array
+    space: str
+    written: Array | None = None
+    """Which elements something has written; None where all count as written."""
+    owner: tuple[int, int] = (0, 0)
+    """(device, core) whose memory it is."""
+    number: int = field(default_factory=lambda: next(_NUMBERS))
+
+    @property
+    def is_semaphore(self) -> bool:
+        """Whether it holds counts."""
+        return self.aval.is_semaphore
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A resolved slice of one dimension."""
+
+    start: int
+    size: int
+    stride: int = 1
+
+
+Entry: TypeAlias = "Cut | int | Array"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index:
+    """A resolved indexer: a cut, a number or an array of numbers for each dimension."""
+
+    entries: tuple[Any, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What numpy indexes with."""
+        return tuple(
+            slice(one.start, one.start + (one.size - 1) * one.stride + 1 if one.size else one.start, one.stride)
+            if isinstance(one, Cut)
+            else one
+            for one in self.entries
+        )
+
+    @property
+    def is_basic(self) -> bool:
+        """Whether numpy gives a view for it."""
+        return not any(isinstance(one, np.ndarray) for one in self.entries)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ref:
+    """A buffer seen through transforms."""
+
+    buffer: Buffer
+    views: tuple[Index | Reinterpret, ...] = ()
+
+    def seen(self, views: Sequence[Index | Reinterpret]) -> Ref:
+        """The same through further transforms."""
+        return Ref(self.buffer, (*self.views, *views)) if views else self
+
+
+OutOfRange: TypeAlias = Callable[[Ref, int, Any, int, int], Any]
+"""(reference, dimension, start or index, size, extent) -> the start or index to use instead."""
+
+
+def resolve(ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], base: int, out_of_range: OutOfRange) -> Ref:
+    """A reference through the transforms of an equation, whose slots count operands from ``base``."""
+    if not transforms:
+        return ref
+    views: list[Index | Reinterpret] = []
+    for one in transforms:
+        if isinstance(one, Reinterpret):
+            views.append(one)
+            continue
+        views.append(_resolve_index(ref, one, operands, base, out_of_range))
+    return ref.seen(views)
+
+
+def _resolve_index(ref: Ref, indexer: Indexer, operands: Sequence[Any], base: int, out_of_range: OutOfRange) -> Index:
+    entries: list[Any] = []
+    for dim, (entry, extent) in enumerate(zip(indexer.indices, indexer.shape, strict=True)):
+        if isinstance(entry, Slice):
+            start = int(operands[base + entry.start.index]) if isinstance(entry.start, Slot) else entry.start
+            size = int(operands[base + entry.size.index]) if isinstance(entry.size, Slot) else entry.size
+            reach = (size - 1) * entry.stride + 1 if size else 0
+            if start < 0 or start + reach > extent:
+                start = int(out_of_range(ref, dim, start, reach, extent))
+            entries.append(Cut(start, size, entry.stride))
+            continue
+        value: Any = operands[base + entry.index] if isinstance(entry, Slot) else entry
+        if isinstance(value, Ref):
+            value = read(value)
+        if np.ndim(value) == 0:
+            number = int(value)
+            if not 0 <= number < extent:
+                number = int(out_of_range(ref, dim, number, 1, extent))
+            entries.append(number)
+            continue
+        array = np.asarray(value).astype(np.int64)
+        if array.size and (array.min() < 0 or array.max() >= extent):
+            array = np.asarray(out_of_range(ref, dim, array, 1, extent))
+        entries.append(array)
+    return Index(tuple(entries))
+
+
+def clamp_range(ref: Ref, dim: int, start: Any, size: int, extent: int) -> Any:
+    """What ``interpret=True`` makes of an index out of range."""
+    del ref, dim
+    if np.ndim(start):
+        array = np.asarray(start)
+        return np.clip(np.where(array < 0, array + extent, array), 0, extent - 1)
+    return clamped(int(start), size, extent)
+
+
+def apply(array: Array, views: Sequence[Index | Reinterpret]) -> Array:
+    """An array through transforms: a view of it where numpy can give one."""
+    for view in views:
+        array = array[view.key] if isinstance(view, Index) else _reinterpreted(array, view)
+    return array
+
+
+def _reinterpreted(array: Array, view: Reinterpret) -> Array:
+    if view.kind == "ReshapeTransform":
+        return array.reshape(view.fields["shape"])
+    if view.kind == "TransposeTransform":
+        return array.transpose(view.fields["permutation"])
+    if view.kind == "BitcastTransform":
+        from hloscope.core.pallas.interpret.primitives import RULES
+
+        target = dtype_of(view.fields["dtype"])
+        if target.itemsize == array.dtype.itemsize:
+            return array.view(target)
+        return RULES["bitcast"]({"ty": view.fields["dtype"]}, array)
+    raise UnsupportedError(f"references seen through a {view.kind} are not supported by the interpreters")
+
+
+def read(ref: Ref) -> Array:
+    """What a reference holds, as an array of its own."""
+    found = apply(ref.buffer.data, ref.views)
+    return found.copy() if isinstance(found, np.ndarray) and found.base is not None else np.array(found)
+
+
+def write(ref: Ref, value: Any) -> None:
+    """Stores into what a reference sees."""
+    _store(ref.buffer.data, ref.views, value)
+    if ref.buffer.written is not None:
+        _store(ref.buffer.written, [v for v in ref.views if not _is_bitcast(v)], True)
+
+
+def _is_bitcast(view: Index | Reinterpret) -> bool:
+    return isinstance(view, Reinterpret) and view.kind == "BitcastTransform"
+
+
+def _store(data: Array, views: Sequence[Index | Reinterpret], value: Any) -> None:
+    if not views:
+        data[...] = value
+        return
+    if all(isinstance(view, Index) and view.is_basic for view in views):
+        target = data
+        for view in views[:-1]:
+            target = target[view.key]  # type: ignore[union-attr]
+        target[views[-1].key] = value  # type: ignore[union-attr]
+        return
+    if any(_is_bitcast(view) for view in views):
+        target = apply(data, views)
+        if not np.shares_memory(target, data):
+            raise UnsupportedError("a store through a bitcast of another width is not supported by the interpreters")
+        target[...] = value
+        return
+    places = apply(np.arange(data.size).reshape(data.shape), views)
+    flat = data.reshape(-1)
+    if not np.shares_memory(flat, data):
+        raise UnsupportedError("a store into memory that is not contiguous is not supported by the interpreters")
+    flat[places] = value
+
+
+# -- regions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """Elements of a buffer that an access touches: a box, or a list of positions where it is not one."""
+
+    box: tuple[tuple[int, int], ...]
+    """(start, stop) a dimension; covers the positions where there is a list."""
+    positions: Array | None = None
+    """Sorted positions in row-major order."""
+
+    def overlaps(self, other: Region, shape: Sequence[int]) -> bool:
+        """Whether two accesses share an element."""
+        for (a, b), (c, d) in zip(self.box, other.box, strict=True):
+            if b <= c or d <= a:
+                return False
+        if self.positions is None and other.positions is None:
+            return True
+        first = self.positions if self.positions is not None else _positions(self.box, shape)
+        second = other.positions if other.positions is not None else _positions(other.box, shape)
+        return bool(np.isin(first, second, assume_unique=False).any())
+
+    def contains(self, other: Region) -> bool:
+        """Whether every element of another region is in it; False where that is not plain."""
+        if self.positions is not None:
+            return False
+        return all(a <= c and d <= b for (a, b), (c, d) in zip(self.box, other.box, strict=True))
+
+    def __str__(self) -> str:
+        text = "[" + ", ".join(f"{a}:{b}" for a, b in self.box) + "]"
+        return text if self.positions is None else f"{text} ({len(self.positions)} elements)"
+
+
+def _positions(box: Sequence[tuple[int, int]], shape: Sequence[int]) -> Array:
+    grids = np.meshgrid(*[np.arange(a, b) for a, b in box], indexing="ij")
+    return np.ravel_multi_index([one.ravel() for one in grids], tuple(shape)) if box else np.zeros(1, np.int64)
+
+
+def region(ref: Ref, mask: Array | None = None) -> Region:
+    """The elements of its buffer that a reference sees; where ``mask`` is given, those that it selects."""
+    shape = ref.buffer.data.shape
+    bounds: list[tuple[int, int]] = [(0, extent) for extent in shape]
+    dims = list(range(len(shape)))
+    simple = mask is None
+    for view in ref.views:
+        if not isinstance(view, Index) or not view.is_basic:
+            simple = False
+            break
+        kept: list[int] = []
+        for dim, entry in zip(dims, view.entries, strict=True):
+            start = bounds[dim][0]
+            if isinstance(entry, Cut):
+                if entry.stride != 1 and entry.size > 1:
+                    simple = False
+                bounds[dim] = (start + entry.start, start + entry.start + (entry.size - 1) * entry.stride + 1)
+                if not entry.size:
+                    bounds[dim] = (start, start)
+                kept.append(dim)
+            else:
+                bounds[dim] = (start + entry, start + entry + 1)
+        dims = kept
+        if not simple:
+            break
+    if simple:
+        return Region(tuple(bounds))
+    views = [one for one in ref.views if not _is_bitcast(one)]
+    places = apply(np.arange(ref.buffer.data.size).reshape(shape), views)
+    if len(views) != len(ref.views):
+        places, mask = np.arange(ref.buffer.data.size), None  # a bitcast moves elements: all of the buffer
+    chosen = np.unique(places if mask is None else places[np.broadcast_to(mask, places.shape)])
+    if not chosen.size:
+        return Region(tuple((0, 0) for _ in shape), chosen)
+    corners = np.unravel_index(chosen, shape)
+    return Region(tuple((int(one.min()), int(one.max()) + 1) for one in corners), chosen)

@@ -1,0 +1,311 @@
+"""What ``hloscope pallas`` answers: calls with their blocks and schedule, findings, and what was run.
+
+``analyse`` is the one entry for readers (the command line, the dashboard, the language server). Without ``trace`` the
+file is only parsed; with it the function is traced in a child process; with ``interpret`` its kernels are run under
+instruments too. Every answer says what it proves and what it cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hloscope.core.errors import UnsupportedError
+from hloscope.core.pallas.accesses import kernel_facts
+from hloscope.core.pallas.call import PallasCall, Program
+from hloscope.core.pallas.checks.finding import Finding, Subject
+from hloscope.core.pallas.checks.registry import CODES, check_call
+from hloscope.core.pallas.chips import Chip, find_chip
+from hloscope.core.pallas.grid import Schedule, walk
+from hloscope.core.pallas.interpret.generic import known_operands
+from hloscope.core.pallas.jaxpr import Array, Span
+from hloscope.core.pallas.tracing import Trace, trace_file
+
+MOST_STEPS_SHOWN = 64
+"""Grid steps whose fetches are listed one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One way of looking at a kernel: what it proves, and what it cannot."""
+
+    name: str
+    """``static``, ``trace``, ``generic``, ``tpu`` or ``gpu``."""
+    proves: str
+    cannot: str
+    seeds: tuple[int, ...] = ()
+    """Seeds of the orders that were run; the same seed gives the same order again."""
+    call: str | None = None
+    outcome: str | None = None
+    """What running it gave: ``done``, ``fault`` or ``unsupported``."""
+
+
+STATIC = Rung(
+    "static",
+    "what the text says by itself: literal grids, block shapes and index maps",
+    "anything that is computed, imported or passed in",
+)
+TRACED = Rung(
+    "trace",
+    "the grid, every block of every step, and what the traced kernel does to memory at each step",
+    "values: what depends on data is listed as unsupported; whether a compiler takes the kernel",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallReport:
+    """One call in plain data."""
+
+    name: str
+    function: str | None
+    """The user's function that makes the call."""
+    file: str
+    line: int
+    grid: tuple[int | None, ...] | None
+    """Bounds; None for one that is not known, and for a grid that is not known at all."""
+    steps: int | None
+    """Times that the kernel runs."""
+    backend: str | None
+    operands: tuple[Mapping[str, Any], ...]
+    scratch: tuple[str, ...] = ()
+    bytes_moved: int | None = None
+    schedule: tuple[Mapping[str, Any], ...] = ()
+    """The first steps: which operands are fetched anew and which are written back after it."""
+    kernel_arguments: tuple[str, ...] = ()
+    primitive_operands: tuple[str, ...] = ()
+    index_map_arguments: tuple[str, ...] = ()
+    traced: bool = False
+
+
+@dataclass(slots=True)
+class PallasReport:
+    """The answer for one file."""
+
+    path: str
+    calls: list[CallReport] = field(default_factory=list[CallReport])
+    findings: list[Finding] = field(default_factory=list[Finding])
+    rungs: list[Rung] = field(default_factory=list[Rung])
+    jax: str | None = None
+    target: str | None = None
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether some finding is an error."""
+        return any(one.severity == "error" for one in self.findings)
+
+
+def analyse(
+    path: str,
+    function: str | None = None,
+    *,
+    target: str | None = None,
+    trace: bool = False,
+    interpret: bool = False,
+    args: Sequence[str] = (),
+    seed: int = 0,
+    runs: int = 4,
+) -> PallasReport:
+    """Looks at the Pallas calls of a file.
+
+    ``runs`` is how many orders of steps and copies each call is interpreted in, beginning with ``seed``. Raises
+    ``UsageError`` for a file, function, target or shape that cannot be used, ``CompileError`` where the tracing child
+    fails.
+    """
+    if target is not None:
+        find_chip(target)
+    if not trace and not interpret:
+        from hloscope.core.pallas.static_source import scan_file
+
+        calls, findings = scan_file(path, function, target)
+        return PallasReport(path, calls, ordered(findings), [STATIC], target=target)
+    traced = trace_file(path, function, args=args, lower=target)
+    report = analyse_trace(traced, target)
+    if interpret:
+        from hloscope.core.pallas.interpret.session import interpret_trace
+
+        findings, rungs = interpret_trace(traced, target, seed=seed, runs=runs)
+        report.findings = ordered([*report.findings, *findings])
+        report.rungs.extend(rungs)
+    return report
+
+
+def analyse_trace(traced: Trace, target: str | None = None) -> PallasReport:
+    """Static findings about everything that a trace holds."""
+    report = PallasReport(traced.path, rungs=[TRACED], jax=traced.jax, target=target)
+    chip = find_chip(target, traced.chips) if target is not None else None
+    for program in traced.programs:
+        if program.refused is not None:
+            report.findings.append(_refused(traced.path, program))
+    for program, call, operands in calls_of(traced):
+        subject = subject_of(traced, program, call, chip, operands)
+        report.calls.append(call_report(subject, program.function))
+        report.findings.extend(check_call(subject))
+    if not report.calls and not report.findings:
+        report.findings.append(_nothing(traced))
+    report.findings = ordered(report.findings)
+    return report
+
+
+def calls_of(traced: Trace) -> list[tuple[Program, PallasCall, list[Array | None]]]:
+    """Every call with the function that makes it, and what is known of its operands without running."""
+    found: list[tuple[Program, PallasCall, list[Array | None]]] = []
+    for program in traced.programs:
+        if program.jaxpr is None:
+            continue
+        values = [one.value for one in program.arguments]
+        for number, operands in known_operands(program.jaxpr, values, traced.calls).items():
+            found.append((program, traced.calls[number], operands))
+    reached = {call.number for _, call, _ in found}
+    for call in traced.calls:  # inside loops and branches: nothing is known of the operands
+        if call.number not in reached and traced.programs:
+            slots = call.slots
+            found.append((traced.programs[-1], call, [None] * (slots.dynamic + slots.prefetch + slots.inputs)))
+    return sorted(found, key=lambda one: one[1].number)
+
+
+def subject_of(
+    traced: Trace, program: Program, call: PallasCall, chip: Chip | None, operands: Sequence[Array | None]
+) -> Subject:
+    """What the checks of a call look at."""
+    backend = backend_of(call, chip)
+    bounds = [None if one is None else int(one) for one in operands[: call.slots.dynamic]]
+    prefetch = tuple(operands[call.slots.dynamic : call.slots.dynamic + call.slots.prefetch])
+    schedule: Schedule | None = None
+    facts, reason = None, None
+    try:
+        if None in bounds:
+            raise UnsupportedError("a grid bound is an operand whose value is not known without running")
+        schedule = walk(call, bounds=[one for one in bounds if one is not None], prefetch=prefetch)
+        facts = kernel_facts(call, schedule.points, prefetch)
+    except UnsupportedError as error:
+        reason = error.message
+    if facts is None:
+        facts = kernel_facts(call, np.zeros((1, len(call.grid)), np.int32), prefetch) if schedule is None else None
+    return Subject(traced.path, call, backend, chip, schedule, facts, reason, traced.rules, program.lowering, prefetch)
+
+
+def backend_of(call: PallasCall, chip: Chip | None) -> str | None:
+    """The backend that would compile a call: what its compiler parameters say, else the target's own.
+
+    A GPU without parameters is Mosaic GPU's, as in jax since 0.10.
+    """
+    if call.backend is not None or chip is None:
+        return call.backend
+    return "tpu" if chip.kind == "tpu" else "mosaic_gpu"
+
+
+def call_report(subject: Subject, function: str | None) -> CallReport:
+    """A call in plain data."""
+    call, schedule = subject.call, subject.schedule
+    at = subject.place(call.at)
+    rows: list[Mapping[str, Any]] = []
+    for position, operand in enumerate(call.operands):
+        row: dict[str, Any] = {
+            "name": operand.name,
+            "kind": operand.kind,
+            "origin": operand.origin,
+            "array": str(operand.array),
+            "block": [str(dim) for dim in operand.dims],
+            "space": operand.space,
+            "index_map": _place(operand.map_at),
+            "spec": _place(operand.spec_at),
+            "aliases": [n for s, n in call.aliases if operand.kind == "input" and s - call.slots.prefetch == position],
+            "block_bytes": operand.block_bytes,
+        }
+        found = schedule.walks.get(position) if schedule is not None else None
+        if found is not None and schedule is not None and schedule.steps:
+            row |= {
+                "blocks": len(found.first_of),
+                "copied": found.copied,
+                "fetches": found.fetches,
+                "reuses": found.steps - found.fetches if found.copied else 0,
+                "bytes_moved": found.bytes_moved,
+                "revisited": len(found.revisited()),
+                "out_of_range": len(found.beyond()),
+                "partial": len(found.overhanging()),
+            }
+        elif schedule is not None:
+            row |= {"blocks": None, "unsupported": schedule.refused.get(position)}
+        rows.append(row)
+    return CallReport(
+        name=call.name,
+        function=function,
+        file=at.file,
+        line=at.line,
+        grid=schedule.grid if schedule is not None else call.grid,
+        steps=schedule.steps if schedule is not None else None,
+        backend=subject.backend,
+        operands=tuple(rows),
+        scratch=tuple(map(str, call.scratch)),
+        bytes_moved=schedule.bytes_moved if schedule is not None else None,
+        schedule=step_rows(schedule) if schedule is not None else (),
+        kernel_arguments=call.slots.kernel,
+        primitive_operands=call.slots.primitive,
+        index_map_arguments=call.slots.index_map,
+        traced=True,
+    )
+
+
+def step_rows(schedule: Schedule, most: int = MOST_STEPS_SHOWN) -> tuple[Mapping[str, Any], ...]:
+    """The first grid steps: what each fetches anew, what it uses again, and what is written back after it."""
+    rows: list[Mapping[str, Any]] = []
+    for step in range(min(schedule.steps, most)):
+        fetched: list[str] = []
+        reused: list[str] = []
+        written: list[str] = []
+        for found in schedule.walks.values():
+            if not found.copied:
+                continue
+            text = f"{found.operand.name}{found.window(step)}"
+            if found.operand.kind == "output":
+                if found.moved(step):
+                    written.append(text)
+            else:
+                (fetched if found.moved(step) else reused).append(text)
+        rows.append(
+            {
+                "step": step,
+                "point": list(schedule.point(step)),
+                "fetched": fetched,
+                "reused": reused,
+                "written": written,
+            }
+        )
+    return tuple(rows)
+
+
+def ordered(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings by place, each told once."""
+    seen: set[tuple[object, ...]] = set()
+    unique: list[Finding] = []
+    for one in findings:
+        key = (one.code, one.file, one.line, one.column, one.message)
+        if key not in seen:
+            seen.add(key)
+            unique.append(one)
+    return sorted(unique, key=lambda one: (one.file, one.line, one.column, one.code))
+
+
+def _place(span: Span | None) -> dict[str, object] | None:
+    if span is None:
+        return None
+    return {"file": span.file, "line": span.line, "column": span.column, "end_line": span.end_line,
+            "end_column": span.end_column}  # fmt: skip
+
+
+def _refused(path: str, program: Program) -> Finding:
+    assert program.refused is not None
+    at = program.refused.at or Span(path, program.function, 1, 1, 1, 1)
+    return Finding(
+        "trace-refused", CODES["trace-refused"].severity,
+        f"tracing {program.function} failed: {program.refused.kind}: {program.refused.message[:600]}",
+        at.file, at.line, at.column, at.end_line, at.end_column, origin="jax",
+    )  # fmt: skip
+
+
+def _nothing(traced: Trace) -> Finding:
+    names = ", ".join(program.function for program in traced.programs)
+    return Finding("unsupported", "information", f"no pallas_call was traced in {names}", traced.path, 1, 1, 1, 1)

@@ -40,7 +40,7 @@ def _event(step: int, kind: str, value: Message) -> FusionDecision | None:
             subject=producer,
             verdict="fused",
             consumers=(consumer,) if consumer else (),
-            reason=f"the fusion is {made}" if made and made != consumer else None,
+            made=made or None,
             origin="xla",
         )
     if kind == "producer_ineligible":

@@ -278,6 +278,10 @@ class HloInstruction:
         """Set an attribute's text as it was read, without dropping caches (the reader's way in)."""
         self._attrs[name] = text
 
+    def load_payload(self, text: str) -> None:
+        """Set what stands in the parentheses, as it was read (the reader's way in): operands that nobody defines."""
+        self._payload = text
+
     @property
     def dimensions(self) -> tuple[int, ...]:
         """The ``dimensions`` attribute, empty where it is absent."""

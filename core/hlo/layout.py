@@ -28,6 +28,8 @@ _ITEMS = re.compile(
     r"(?:P\((?P<PS>.*)\))?"
     r"(?:M\((?P<M>\d+)\))?$"
 )
+_BLANKS = re.compile(r"\s+(?!\d)|(?<!\d)\s+")
+"""Blanks that do not keep two numbers apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class Layout:
             minor_to_major = tuple(int(part) for part in order.split(",") if part.strip())
         except ValueError:
             raise ParseError(f"expected a layout such as {{1,0}}, got {text!r}") from None
-        suffix = "".join(suffix.split())
+        suffix = _BLANKS.sub("", suffix)
         if not suffix:
             return Layout(minor_to_major)
         found = _ITEMS.match(suffix)
@@ -118,10 +120,13 @@ class Layout:
             raise ParseError(
                 f"unknown layout item in {text!r}; the order is D T L # * E S SC P M",
             )
-        tiles = tuple(
-            tuple(COMBINE if part == "*" else int(part) for part in tile.split(",") if part)
-            for tile in re.findall(r"\(([^)]*)\)", found["T"])
-        )
+        try:
+            tiles = tuple(
+                tuple(COMBINE if part == "*" else int(part) for part in tile.split(",") if part)
+                for tile in re.findall(r"\(([^)]*)\)", found["T"])
+            )
+        except ValueError:
+            raise ParseError(f"expected tile sizes, got {found['T']!r}") from None
         splits = tuple(
             (int(dim), tuple(int(p) for p in at.split(",")))
             for dim, at in re.findall(r"\((\d+):([\d,]+)\)", found["SC"])

@@ -215,11 +215,14 @@ class Shape:
         return shape
 
 
-_SPACE = re.compile(r"(?:\s|/\*.*?\*/)*", re.S)
+_B = r"(?:\s|/\*.*?\*/|//[^\n\r]*)"
+_SPACE = re.compile(rf"{_B}*", re.S)
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\s*\[\s*((?:<=\s*\d+|\?|\d+)?(?:\s*,\s*(?:<=\s*\d+|\?|\d+))*)\s*\]")
 # A brace after a shape is a layout only when a number or a colon follows; else it opens a computation body.
-_LAYOUT = re.compile(r"\s*\{(?=\s*(?:\d|:))")
-_PLAIN_LAYOUT = re.compile(r"\{([\d,\s]*)\}")
+_LAYOUT = re.compile(rf"{_B}*\{{(?={_B}*(?:-?\d|:))", re.S)
+_PLAIN_LAYOUT = re.compile(r"\{([\d,\s\-]*)\}")
+MAX_TUPLE_DEPTH = 300
+"""How deep tuples may be nested; XLA has no bound of its own, programs have a handful."""
 
 
 def scan_shape(text: str, pos: int) -> tuple[Shape, int]:
@@ -228,10 +231,40 @@ def scan_shape(text: str, pos: int) -> tuple[Shape, int]:
     Raises ParseError with `column` set to the 1-based offset in `text`.
     """
     pos = _end(_SPACE, text, pos)
-    if text.startswith("(", pos):
-        return _scan_tuple(text, pos)
+    if not text.startswith("(", pos):
+        return _scan_one(text, pos)
+    open_tuples: list[list[Shape]] = [[]]
+    pos = _end(_SPACE, text, pos + 1)
+    while True:
+        if text.startswith("(", pos):
+            if len(open_tuples) >= MAX_TUPLE_DEPTH:
+                raise ParseError(f"tuples are nested more than {MAX_TUPLE_DEPTH} deep", column=pos + 1)
+            open_tuples.append([])
+            pos = _end(_SPACE, text, pos + 1)
+            continue
+        parts = open_tuples[-1]
+        if parts or not text.startswith(")", pos):
+            shape, pos = _scan_one(text, pos)
+            parts.append(shape)
+            pos = _end(_SPACE, text, pos)
+        while text.startswith(")", pos):
+            done = Shape.tuple_(open_tuples.pop())
+            if not open_tuples:
+                return done, pos + 1
+            open_tuples[-1].append(done)
+            pos = _end(_SPACE, text, pos + 1)
+        if not text.startswith(",", pos):
+            raise ParseError("expected ',' or ')' in a tuple shape", column=pos + 1)
+        pos = _end(_SPACE, text, pos + 1)
+
+
+def _scan_one(text: str, pos: int) -> tuple[Shape, int]:
+    """A shape that is no tuple."""
     if text.startswith("b(", pos):
-        inner, end = scan_shape(text, pos + 2)
+        inside = _end(_SPACE, text, pos + 2)
+        if text.startswith("b(", inside):
+            raise ParseError("a buffer is of one array", column=inside + 1)
+        inner, end = _scan_one(text, inside)
         end = _end(_SPACE, text, end)
         if not text.startswith(")", end):
             raise ParseError("expected ')' after a buffer's shape", column=end + 1)
@@ -254,7 +287,10 @@ def scan_shape(text: str, pos: int) -> tuple[Shape, int]:
     if brace is not None:
         plain = _PLAIN_LAYOUT.match(text, brace.end() - 1)
         if plain is not None:
-            layout = Layout(tuple(int(p) for p in plain[1].split(",")))
+            try:
+                layout = Layout(tuple([int(p) for p in plain[1].split(",")]))
+            except ValueError:
+                raise ParseError(f"expected a layout such as {{1,0}}, got {plain[0]!r}", column=end + 1) from None
             end = plain.end()
         else:
             close = _close_brace(text, brace.end())
@@ -266,23 +302,6 @@ def scan_shape(text: str, pos: int) -> tuple[Shape, int]:
                 column=brace.start() + 1,
             )
     return Shape(element_type, tuple(dims), tuple(dynamic) if any(dynamic) else (), layout), end
-
-
-def _scan_tuple(text: str, pos: int) -> tuple[Shape, int]:
-    parts: list[Shape] = []
-    pos = _end(_SPACE, text, pos + 1)
-    if text.startswith(")", pos):
-        return Shape.tuple_(()), pos + 1
-    while True:
-        shape, pos = scan_shape(text, pos)
-        parts.append(shape)
-        pos = _end(_SPACE, text, pos)
-        if text.startswith(",", pos):
-            pos += 1
-        elif text.startswith(")", pos):
-            return Shape.tuple_(parts), pos + 1
-        else:
-            raise ParseError("expected ',' or ')' in a tuple shape", column=pos + 1)
 
 
 def _end(pattern: re.Pattern[str], text: str, pos: int) -> int:

@@ -16,59 +16,19 @@ from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.opcodes import ALIASES, OPCODES
 from hloscope.core.text.async_sugar import async_parts, make_async
+from hloscope.core.text.line_pattern import DIGITS, INDEX_COMMENT, LINE, PAIRS, PLAIN_KEYS
 from hloscope.core.text.opcode_syntax import SYNTAX, syntax_of
-from hloscope.core.text.reading import Reading, Stop
-from hloscope.core.text.scan import match_bracket, skip_blank, value_end
+from hloscope.core.text.operand_reader import MAX_DEPTH, OPCODE, WORD, read_operands
+from hloscope.core.text.reading import Reading, Stop, TooDeep, without_comments
+from hloscope.core.text.scan import B, attribute_end, instruction_end, match_bracket, skip_blank, value_end
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.shape import Shape
 
-# ---------------------------------------------------------------- the pattern
-# Group repeats are written (?>(?:…)*), not (?:…)*+: before 3.11.5 the latter does not give back a half-matched round.
-_NAME = r"[A-Za-z_][A-Za-z0-9_.\-]*+"
-_STRING = r'"[^"\\\n]*+(?>(?:\\.[^"\\\n]*+)*)"'
-
-
-def _nested(left: str, right: str, depth: int) -> str:
-    left, right = re.escape(left), re.escape(right)
-    plain = rf"[^{left}{right}\"'\n]*+"
-    inner = plain
-    for _ in range(depth):
-        inner = rf"{plain}(?>(?:(?:{_STRING}|{left}{inner}{right}){plain})*)"
-    return rf"{left}{inner}{right}"
-
-
-_BRACES = _nested("{", "}", 6)
-_PARENS = _nested("(", ")", 3)
-_ARRAY = r"[a-z][a-z0-9]*+\[[0-9,<=?]*+\](?:\{[0-9:][^{}\n]*+\})?+"
-_SHAPE = rf"(?:{_ARRAY}|{_PARENS})"
-_IOTA = r"\[[0-9,]++\]<=\[[0-9,]++\](?:T\([0-9,]++\))?+"
-_VALUE = rf"(?:[^\s,{{}}\"'()\[\]/]++(?![\[{{(])|{_STRING}|{_BRACES}|{_IOTA})"
-_KEY = r"[A-Za-z_][A-Za-z0-9_.\-]*+"
-_OPERAND_LIST = rf"%{_NAME}(?>(?:, (?:/\*index=[0-9]++\*/)?+%{_NAME})*)|{_NAME}(?>(?:, {_NAME})*)(?=\))"
-_PAIR = rf", (?!metadata=){_KEY}={_VALUE}"
-_FAST = re.compile(
-    rf"\s*+((ROOT )?+%?+({_NAME}) = ({_SHAPE}) ([a-z][a-z0-9\-]*+)\((?:({_OPERAND_LIST})?+|([^()\"'\n]*+))\)"
-    rf"((?>(?:{_PAIR})*))(?:, metadata=({_BRACES}))?+((?>(?:{_PAIR})*)))(?=\s*+[%A-Za-z_}}])"
-)
-"""Groups: the line, ROOT, name, shape, opcode, operands, payload, attributes before metadata, metadata, the rest."""
-COMPUTATION_HEAD = re.compile(rf"(ENTRY\s++)?+(%?+)({_NAME})\s*+(?:{_PARENS}\s*+->\s*+({_SHAPE}))?+\s*+\{{")
-"""The first line of a computation as XLA prints it: ENTRY, percent sign, name, result shape."""
-_PAIRS = re.compile(rf", ({_KEY})=({_VALUE})")
-_INDEX_COMMENT = re.compile(r"/\*index=[0-9]++\*/")
-_PLAIN_KEYS = {opcode: frozenset(row.rank) - CALLED.keys() - {CONTROL} for opcode, row in SYNTAX.items()}
-"""Attributes that are text alone, by opcode; computations and control edges are the graph's."""
-
-# ---------------------------------------------------------------- by hand
-_ATTR = re.compile(r"\s*,(?:\s|/\*.*?\*/|//[^\n\r]*)*([A-Za-z_][\w.\-]*)\s*=(?:\s|/\*.*?\*/|//[^\n\r]*)*", re.S)
-_DEFINE = re.compile(r"(ROOT\s+)?(%?)([A-Za-z_][\w.\-]*)\s*=(?:\s|/\*.*?\*/|//[^\n\r]*)*", re.S)
-_OPCODE = re.compile(r"\s*([A-Za-z][\w\-]*)\s*\(")
-_WORD = re.compile(r"%?([A-Za-z_][\w.\-]*)((?:#\d+)*):?")
+_ATTR = re.compile(rf"{B}*,{B}*([A-Za-z_][\w.\-]*){B}*={B}*", re.S)
+_DEFINE = re.compile(rf"(ROOT{B}+)?(%?)([A-Za-z_][\w.\-]*){B}*={B}*", re.S)
 _SIMPLE_OPERANDS = re.compile(r"[^()\"{}\[\]/#]*\)")
-_DIGITS = re.compile(r"\d{1,9}$")
-_MAX_DEPTH = 80
-"""How deep instructions and computations may be written in one another."""
-_OPENS_BODY = re.compile(r"\{\s*(?:(?:/\*.*?\*/|//[^\n\r]*)\s*)*(?:ROOT\s+)?%?[A-Za-z_][\w.\-]*\s*=(?!=)", re.S)
+_OPENS_BODY = re.compile(rf"\{{{B}*(?:ROOT{B}+)?%?[A-Za-z_][\w.\-]*{B}*=(?!=)", re.S)
 
 
 class BodyReader:
@@ -82,19 +42,21 @@ class BodyReader:
         """Where each node's text begins."""
         self.defined: dict[str, HloInstruction] = {}
         self.root: HloInstruction | None = None
-        self._depth = depth
-        self._single = single
+        self.depth = depth
+        """How many computations and instructions this one is written inside."""
+        self.single = single
         """Whether operands that nobody defines become parameters, as in a text of one instruction."""
+        self.ends: dict[int, int] = {}
+        """Ends of parentheses by their starts, as far as they were looked for."""
         self._forward: list[tuple[HloInstruction, list[tuple[str, int]]]] = []
         """Nodes with an operand that is not defined yet."""
         self._control: list[tuple[HloInstruction, str, int]] = []
-        self._anonymous: dict[str, int] = {}
 
     # ---------------------------------------------------------------- the body
     def read(self) -> bool:
         """Read up to the closing brace; False where the text ends before it."""
         reading, text = self.reading, self.reading.text
-        match = _FAST.match
+        match = LINE.match
         take = self._take
         closed = False
         while True:
@@ -108,12 +70,18 @@ class BodyReader:
                 reading.pos += 1
                 closed = True
                 break
-            if text[reading.pos] == ")" and self._depth:
+            if text[reading.pos] == ")" and self.depth:
                 break
+            start = reading.pos
             try:
                 self.read_one()
             except Stop as bad:
                 reading.resume_after(bad)
+            except TooDeep as bad:
+                if self.depth:
+                    raise
+                reading.report(str(bad), bad.offset, bad.offset + 1, code="too-deep")
+                reading.pos = instruction_end(text, start)
         self.finish()
         return closed
 
@@ -157,18 +125,18 @@ class BodyReader:
         """Make a node of a line that the pattern takes; False leaves it to the slow way."""
         line, root, name, shape_text, opcode, operands, inside, before, metadata, after = found.groups()
         defined = self.defined
-        plain = _PLAIN_KEYS.get(opcode)
+        plain = PLAIN_KEYS.get(opcode)
         if plain is None or name in defined:
             return False
         payload = None
         arguments: list[HloInstruction] = []
         if opcode == "parameter" or opcode == "constant":
             payload = (operands or inside or "").strip()
-            if opcode == "parameter" and not _DIGITS.match(payload):
+            if opcode == "parameter" and not DIGITS.match(payload):
                 return False
         elif operands is not None:
             if "/" in operands:
-                operands = _INDEX_COMMENT.sub("", operands)
+                operands = INDEX_COMMENT.sub("", operands)
             try:
                 arguments = [defined[operand] for operand in operands.replace("%", "").split(", ")]
             except KeyError:
@@ -178,14 +146,14 @@ class BodyReader:
         special = False
         attrs: dict[str, str | None] = {}
         if before or after:
-            pairs = _PAIRS.findall(before)
+            pairs = PAIRS.findall(before)
             count = len(pairs)
             attrs = dict(pairs)
             if metadata is not None:
                 attrs["metadata"] = metadata
                 count += 1
             if after:
-                pairs = _PAIRS.findall(after)
+                pairs = PAIRS.findall(after)
                 count += len(pairs)
                 attrs.update(pairs)
             if len(attrs) != count:
@@ -246,6 +214,10 @@ class BodyReader:
         if head is None:
             raise Stop(f"expected 'name = shape opcode(…)', got {reading.glance(start)}", start)
         name = head[3]
+        if reading.check:
+            from hloscope.core.text.strict_syntax import check_walk, walk_instruction
+
+            check_walk(reading, start, walk_instruction)
         node = self.read_rest(name, head.end(), start)
         other = self.defined.get(name)
         if other is not None:
@@ -265,8 +237,6 @@ class BodyReader:
         node.source_line = line if "\n" not in line and node.opcode in line else None
         if head[1] is not None:
             self._set_root(node, start)
-        if reading.check and not head[2] and text[head.end(3) : head.end(3) + 1] == "=":
-            reading.object("XLA reads a word right before '=' as an attribute, not as a name", head.start(3))
         return node
 
     def read_rest(
@@ -278,7 +248,7 @@ class BodyReader:
         """
         reading, text = self.reading, self.reading.text
         shape, pos = (given, pos) if given is not None else self._result_shape(pos)
-        found = _OPCODE.match(text, pos) or _OPCODE.match(text, skip_blank(text, pos))
+        found = OPCODE.match(text, pos)
         if found is None:
             at = skip_blank(text, pos)
             raise Stop(f"expected an opcode and '(', got {reading.glance(at)}", at)
@@ -288,17 +258,19 @@ class BodyReader:
             reading.object(f"XLA writes {opcode}, not {word}", found.start(1), found.end(1))
         inside = found.end()
         simple = _SIMPLE_OPERANDS.match(text, inside)
-        end = simple.end() if simple is not None else match_bracket(text, inside - 1)
+        end = simple.end() if simple is not None else match_bracket(text, inside - 1, self.ends)
         if end < 0:
             raise Stop(f"the operands of %{name} are not closed", inside - 1, "unclosed")
         operands: list[tuple[str, int]] = []
         payload: str | None = None
         if opcode in ("constant", "parameter"):
             payload = text[inside : end - 1].strip()
-            if opcode == "parameter" and not _DIGITS.match(payload):
+            if opcode == "parameter" and "/" in payload:
+                payload = without_comments(payload).strip()
+            if opcode == "parameter" and not DIGITS.match(payload):
                 raise Stop(f"expected a parameter number, got {payload[:20]!r}", inside)
         else:
-            operands = self._operands(inside, end - 1, plain=simple is not None)
+            operands = read_operands(self, inside, end - 1, plain=simple is not None)
         reading.pos = end
         sugar = async_parts(opcode) if opcode not in OPCODES else None
         if opcode not in OPCODES and sugar is None:
@@ -320,7 +292,7 @@ class BodyReader:
 
     def _result_shape(self, pos: int) -> tuple[Shape | None, int]:
         text = self.reading.text
-        if _OPCODE.match(text, pos) is not None and not text.startswith("b(", pos):
+        if OPCODE.match(text, pos) is not None and not text.startswith("b(", pos):
             return None, pos
         return self.reading.scan_shape(pos)
 
@@ -352,7 +324,7 @@ class BodyReader:
                 attrs[key] = None
                 pos = self._called_value(node, key, at)
                 continue
-            stop = value_end(text, at) if key != "literal" else self._literal_end(at)
+            stop = attribute_end(text, key, at) if key != "literal" else self._literal_end(at)
             if stop < 0:
                 raise Stop(f"the value of {key} is not closed", attr.start(1), "unclosed")
             value = text[at:stop]
@@ -403,8 +375,6 @@ class BodyReader:
         return stop
 
     def _inline(self, node: HloInstruction, key: str, at: int) -> int:
-        if self._depth > _MAX_DEPTH:
-            raise Stop("computations are nested too deep", at)
         computation = self._inline_body(at)
         if computation is not None:
             node.set_called(key, computation)
@@ -415,13 +385,13 @@ class BodyReader:
         pos = skip_blank(text, at + 1)
         group: list[HloComputation] = []
         while True:
-            if text.startswith("{", pos) and self._depth <= _MAX_DEPTH:
+            if text.startswith("{", pos):
                 computation = self._inline_body(pos)
                 if computation is not None:
                     group.append(computation)
                 pos = self.reading.pos
             else:
-                word = _WORD.match(text, pos)
+                word = WORD.match(text, pos)
                 if word is None:
                     raise Stop(f"expected a computation, got {self.reading.glance(pos)}", pos)
                 target = self.reading.by_name.get(word[1])
@@ -440,10 +410,12 @@ class BodyReader:
         return pos + 1
 
     def _inline_body(self, at: int) -> HloComputation | None:
+        if self.depth >= MAX_DEPTH:
+            raise TooDeep(at)
         reading = self.reading
         computation = HloComputation("_")
         reading.pos = at + 1
-        body = BodyReader(reading, computation, depth=self._depth + 1)
+        body = BodyReader(reading, computation, depth=self.depth + 1)
         if not body.read():
             reading.report("the text ends inside a computation", len(reading.text), len(reading.text), code="truncated")
         if not body.nodes:
@@ -469,125 +441,7 @@ class BodyReader:
         if group:
             node.set_called(key, group if listed else group[0])
 
-    # ---------------------------------------------------------------- operands
-    def _operands(self, at: int, end: int, *, plain: bool) -> list[tuple[str, int]]:
-        """Names with their offsets, from a list with shapes, comments, nested instructions or element suffixes."""
-        reading, text = self.reading, self.reading.text
-        out: list[tuple[str, int]] = []
-        if plain and not text[at:end].strip():
-            return out
-        pos = at
-        while True:
-            pos = skip_blank(text, pos)
-            if pos >= end:
-                if out:
-                    raise Stop(f"expected an operand, got {reading.glance(pos)}", pos)
-                return out
-            shape: Shape | None = None
-            word = _WORD.match(text, pos, end)
-            after = skip_blank(text, word.end()) if word is not None else pos
-            if word is None or (after < end and text[after] not in ",(") or text.startswith("b(", pos):
-                shape, pos = reading.scan_shape(pos)
-                pos = skip_blank(text, pos)
-                word = _WORD.match(text, pos, end)
-                if word is None:
-                    if self._single and (pos >= end or text[pos] == ","):
-                        out.append((self._parameter("", shape, pos), pos))
-                        if pos >= end:
-                            return out
-                        pos += 1
-                        continue
-                    raise Stop(f"expected an operand name, got {reading.glance(pos)}", pos)
-                after = skip_blank(text, word.end())
-            if after < end and text[after] == "(":
-                stop = match_bracket(text, after)
-                if stop < 0 or self._depth > _MAX_DEPTH:
-                    raise Stop(f"expected an operand, got {reading.glance(pos)}", pos)
-                out.append((self._nested(shape, pos, stop), pos))
-                pos = stop
-            else:
-                name = word[1]
-                if self._single and name not in self.defined:
-                    if shape is None:
-                        raise Stop(f"operand %{name} has no shape to make a parameter of", pos)
-                    self._parameter(name, shape, pos)
-                if reading.check and shape is not None and not word[2]:
-                    known = self.defined.get(name)
-                    if known is not None and not known.shape.static().compatible(shape.static()):
-                        reading.object(f"%{name} has shape {known.shape}, not {shape}", pos, word.end())
-                out.append((self._element(word), word.start(1)))
-                pos = word.end()
-            pos = skip_blank(text, pos)
-            if pos >= end:
-                return out
-            if text[pos] != ",":
-                raise Stop(f"expected ',' between operands, got {reading.glance(pos)}", pos)
-            pos += 1
-
-    def _parameter(self, name: str, shape: Shape, at: int) -> str:
-        """A parameter for an operand that nobody defines, in a text of one instruction."""
-        number = sum(1 for node in self.nodes if node.opcode == "parameter")
-        name = name or f"_{number}"
-        node = HloInstruction.loaded(name, "parameter", shape, [], {}, str(number), self.computation)
-        self.defined[name] = node
-        self.nodes.append(node)
-        self.starts.append(at)
-        return name
-
-    def _nested(self, shape: Shape | None, pos: int, stop: int) -> str:
-        """An instruction in the place of an operand: it has no name and no attributes."""
-        reading = self.reading
-        found = _OPCODE.match(reading.text, pos)
-        if found is None:
-            raise Stop(f"expected an operand, got {reading.glance(pos)}", pos)
-        root = f"{found[1]}.anon"
-        name, number = root, 0
-        while name in self.defined:
-            number += 1
-            name = f"{root}.{number}"
-        self._depth += 1
-        try:
-            node = self.read_rest(name, pos, pos, attributes=False, given=shape)
-        finally:
-            self._depth -= 1
-        name, number = root, 0
-        while name in self.defined:
-            number += 1
-            name = f"{root}.{number}"
-        node.set_name_unchecked(name)
-        reading.pos = stop
-        self.defined[name] = node
-        self.nodes.append(node)
-        self.starts.append(pos)
-        return name
-
-    def _element(self, word: re.Match[str]) -> str:
-        """The name of an operand; ``t#1#0`` makes the get-tuple-element instructions that it stands for."""
-        name = word[1]
-        if word[2]:
-            self.reading.object(f"the parser of jaxlib 0.10.2 does not know {word[0]} yet", word.start(2), word.end(2))
-        for index in word[2].split("#")[1:]:
-            whole = f"{name}#{index}"
-            if whole not in self.defined:
-                base = self.defined.get(name)
-                if base is None or not base.shape.is_tuple or int(index[:9]) >= len(base.shape.tuple_shapes):
-                    raise Stop(f"%{name} has no element {index[:9]}", word.start())
-                number = int(index)
-                node = HloInstruction.loaded(
-                    f"{base.name}_{number}",
-                    "get-tuple-element",
-                    base.shape.tuple_shapes[number],
-                    [base],
-                    {"index": index},
-                    None,
-                    self.computation,
-                )
-                self.defined[whole] = node
-                self.nodes.append(node)
-                self.starts.append(word.start())
-            name = whole
-        return name
-
+    # ---------------------------------------------------------------- operands and shape
     def _arguments(self, node: HloInstruction, names: list[tuple[str, int]]) -> list[str]:
         """Give the node its operands; names that are not defined yet are returned, and then none are given."""
         defined = self.defined
@@ -623,6 +477,8 @@ class BodyReader:
     def _link(self) -> None:
         reading, defined = self.reading, self.defined
         for node, names in self._forward:
+            if any(name not in defined for name, _ in names):
+                node.load_payload(", ".join(f"%{name}" for name, _ in names))  # so that a print keeps them
             for name, at in names:
                 target = defined.get(name)
                 if target is not None:

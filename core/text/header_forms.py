@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import HloscopeError
+from hloscope.core.text.origin_forms import recovery_table
 from hloscope.core.text.value_forms import (
     FORMS,
     booleans_or_one,
@@ -56,19 +57,24 @@ HEADER_FORMS: Mapping[str, Callable[[Cursor], str]] = MappingProxyType(
         "buffer_donor": buffer_donor,
         "entry_computation_layout": computation_layout,
         "frontend_attributes": frontend_attributes,
+        "origin_recovery_table": recovery_table,
         "allow_spmd_sharding_propagation_to_parameters": booleans_or_one,
         "allow_spmd_sharding_propagation_to_output": booleans_or_one,
     }
 )
-"""How values are read and written; the tables of original values stay text."""
+"""How values are read and written; debug attributes stay text."""
 
 
-def header_value(key: str, text: str) -> str:
-    """The text that XLA prints for a header attribute; what cannot be read as that attribute stays as it is."""
+def header_value(key: str, text: str, *, exact: bool = False) -> str:
+    """The text that XLA prints for a header attribute; what cannot be read as that attribute stays as it is.
+
+    Without `exact` also what XLA prints in a way that it cannot read again: a table of modules with quotes in them.
+    """
     form = HEADER_FORMS.get(key)
     if form is None:
         return text
     try:
-        return canonical_value(key, text, form)
+        value = canonical_value(key, text, form)
+        return value if exact or key != "origin_recovery_table" or "\\" not in text else text
     except (HloscopeError, ValueError, IndexError, RecursionError):
         return text

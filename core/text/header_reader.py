@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from hloscope.core.hlo.attributes import unquote
 from hloscope.core.hlo.stack_frames import FileLocation, StackFrame
 from hloscope.core.text.header_forms import MODULE_ATTRIBUTES
-from hloscope.core.text.scan import skip_blank, value_end
+from hloscope.core.text.scan import B, attribute_end, skip_blank
 
 if TYPE_CHECKING:
     from hloscope.core.text.reading import Reading
 
-_MODULE = re.compile(r"HloModule\s+%?([^\s,{:]+):?")
-_ATTR = re.compile(r"(?:\s|/\*.*?\*/)*,(?:\s|/\*.*?\*/)*([A-Za-z_][\w.\-]*)\s*=\s*", re.S)
+_MODULE = re.compile(rf"HloModule{B}+%?([^\s,{{:/]+):?", re.S)
+_ATTR = re.compile(rf"{B}*,{B}*([A-Za-z_][\w.\-]*){B}*={B}*", re.S)
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _TABLE_HEAD = re.compile(r"(FileNames|FunctionNames|FileLocations|StackFrames)\b(?=\s)")
-_TABLE_STRING = re.compile(r'\s*(\d+)\s+("(?:[^"\\]|\\.)*")', re.S)
-_TABLE_ROW = re.compile(r"\s*(\d+)\s*\{([^}]*)\}")
+_TABLE_STRING = re.compile(rf"{B}*(-?\d+)(?:{B}*(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'))?", re.S)
+_TABLE_ROW = re.compile(rf"{B}*(-?\d+){B}*\{{([^}}]*)\}}", re.S)
 _FIELD = re.compile(r"(\w+)=(-?\d{1,18})")
 _LOCATION = ("file_name_id", "function_name_id", "line", "end_line", "column", "end_column")
 _FRAME = ("file_location_id", "parent_frame_id")
@@ -44,6 +44,10 @@ def read_header(reading: Reading) -> bool:
         reading.skip_line()
         return True
     reading.module.name = found[1]
+    if reading.check:
+        from hloscope.core.text.strict_syntax import check_walk, walk_module_name
+
+        check_walk(reading, reading.pos, walk_module_name)
     reading.pos = found.end()
     attrs = reading.module.attrs
     while True:
@@ -51,11 +55,13 @@ def read_header(reading: Reading) -> bool:
         if attr is None:
             break
         key = attr[1]
-        end = value_end(text, attr.end())
+        end = attribute_end(text, key, attr.end())
         if end < 0:
             reading.report(f"the value of {key} is not closed", attr.start(1), attr.end(), code="unclosed")
             reading.skip_line()
             return True
+        if reading.check and text[attr.end(1)] != "=":
+            reading.object(f"a blank between {key} and '='", attr.end(1))
         if key in attrs:
             reading.report(f"attribute {key} is given twice", attr.start(1), attr.end(1), code="duplicate-attribute")
         if key not in MODULE_ATTRIBUTES:
@@ -73,7 +79,7 @@ def read_tables(reading: Reading) -> None:
     """Read the source tables where there are some."""
     tables = reading.module.stack_frames
     seen: list[str] = []
-    start = reading.pos
+    start = skip_blank(reading.text, reading.pos)
     while True:
         at = skip_blank(reading.text, reading.pos)
         head = _TABLE_HEAD.match(reading.text, at)
@@ -87,16 +93,12 @@ def read_tables(reading: Reading) -> None:
                 row = _TABLE_STRING.match(reading.text, reading.pos)
                 if row is None:
                     break
-                (tables.file_names if head[1] == "FileNames" else tables.function_names).append(unquote(row[2]))
+                (tables.file_names if head[1] == "FileNames" else tables.function_names).append(unquote(row[2] or ""))
             else:
                 row = _TABLE_ROW.match(reading.text, reading.pos)
                 if row is None:
                     break
                 items = {key: int(value) for key, value in _FIELD.findall(row[2])}
-                wanted = _LOCATION if head[1] == "FileLocations" else _FRAME
-                for key in wanted:
-                    if key not in items:
-                        reading.object(f"a row of {head[1]} lacks {key}", row.start(2), row.end(2))
                 if head[1] == "FileLocations":
                     tables.file_locations.append(FileLocation(*[items.get(key, 0) for key in _LOCATION]))
                 else:
@@ -104,5 +106,8 @@ def read_tables(reading: Reading) -> None:
                     parent = max(items.get("parent_frame_id", 1) - 1, 0)
                     tables.stack_frames.append(StackFrame(items.get("file_location_id", 0), parent))
             reading.pos = row.end()
-    if seen and tuple(seen) != _TABLES:
-        reading.object(f"the source tables are {', '.join(_TABLES)}, in this order", skip_blank(reading.text, start))
+    if seen and reading.check:
+        from hloscope.core.text.strict_syntax import check_walk, walk_tables
+
+        if check_walk(reading, start, walk_tables) and tuple(seen) != _TABLES:
+            reading.object(f"the source tables are {', '.join(_TABLES)}, once and in this order", start)

@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import Diagnostic, InternalError, ParseError
-from hloscope.core.hlo.attributes import split_top
+from hloscope.core.hlo.attributes import split_top, unquote
 from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.module import HloModule
-from hloscope.core.text.body_reader import COMPUTATION_HEAD, BodyReader
+from hloscope.core.text.body_reader import BodyReader
 from hloscope.core.text.header_reader import read_header, read_tables, without_log_prefixes
-from hloscope.core.text.reading import Reading, Stop
-from hloscope.core.text.scan import match_bracket, skip_blank
+from hloscope.core.text.line_pattern import COMPUTATION_HEAD
+from hloscope.core.text.reading import Reading, Stop, TooDeep
+from hloscope.core.text.scan import B, match_bracket, skip_blank
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from hloscope.core.hlo.shape import Shape
 
-_B = r"(?:\s|/\*.*?\*/|//[^\n\r]*)"
-_HEAD = re.compile(rf"(ENTRY{_B}+)?(%?)([A-Za-z_][\w.\-]*){_B}*", re.S)
-_THREAD = re.compile(r"\s*,\s*execution_thread\s*=\s*\"([^\"]*)\"")
-_SINGLE = re.compile(r"(?:ROOT\s+)?%?[A-Za-z_][\w.\-]*\s*=(?!=)")
+_HEAD = re.compile(rf"(ENTRY{B}+)?(%?)([A-Za-z_][\w.\-]*):?{B}*", re.S)
+_THREAD = re.compile(rf"{B}*,{B}*execution_thread{B}*={B}*(\"[^\"]*\"|'[^']*')", re.S)
+_SINGLE = re.compile(rf"(?:ROOT{B}+)?%?[A-Za-z_][\w.\-]*{B}*=(?!=)", re.S)
 _SHAPE_FIRST = re.compile(r"(?:[a-z]\w*\s*\[|\()")
 _BOM = "\ufeff"
 
@@ -66,10 +67,10 @@ class Reader:
         text = reading.text
         if text.startswith(_BOM):
             reading.pos = 1
-            reading.object("a byte order mark in front of the text", 0)
-        if reading.check and "\x00" in text:
-            at = text.index("\x00")
-            reading.object("a zero byte", at)
+        if reading.check:
+            from hloscope.core.text.strict_syntax import check_characters
+
+            check_characters(reading)
         reading.pos = skip_blank(text, reading.pos)
         self._skip_to_header()
         titled = read_header(reading)
@@ -165,12 +166,18 @@ class Reader:
             if _SINGLE.match(reading.text, reading.pos):
                 node = body.read_one()
             else:
+                if reading.check:
+                    from hloscope.core.text.strict_syntax import check_walk, walk_right_side
+
+                    check_walk(reading, reading.pos, walk_right_side)
                 node = body.read_rest("_", reading.pos, reading.pos)
                 body.nodes.append(node)
                 body.starts.append(reading.pos)
             body.root = node
         except Stop as bad:
             reading.report(bad.message, bad.offset, min(bad.offset + 1, len(reading.text)), code=bad.code)
+        except TooDeep as bad:
+            reading.report(str(bad), bad.offset, bad.offset + 1, code="too-deep")
         body.finish()
         self._name_inline()
         rest = skip_blank(reading.text, reading.pos)
@@ -191,6 +198,10 @@ class Reader:
     def _read_computation(self) -> tuple[HloComputation | None, bool]:
         reading = self.reading
         text, start = reading.text, reading.pos
+        if reading.check:
+            from hloscope.core.text.strict_syntax import check_walk, walk_computation_head
+
+            check_walk(reading, start, walk_computation_head)
         quick = COMPUTATION_HEAD.match(text, start)
         if quick is not None:
             signature = None
@@ -257,7 +268,8 @@ class Reader:
             reading.by_name[name] = (computation, name_at)
         thread = _THREAD.match(text, reading.pos)
         if thread is not None:
-            computation.execution_thread = "" if thread[1] == "main" else thread[1]
+            name_of_thread = unquote(thread[1])
+            computation.execution_thread = "" if name_of_thread == "main" else name_of_thread
             reading.pos = thread.end()
         if not body.nodes:
             if len(reading.diagnostics) == before:  # else it was told already why nothing is in it
@@ -319,6 +331,21 @@ class Reader:
             reading.module.computation_names.reserve(name)
 
 
+_FRAMES = 16_000
+"""Python frames that reading may take: eight for each computation written inside another."""
+
+
+@contextmanager
+def _deep() -> Generator[None]:
+    """Let functions call each other deep enough for what is written inside one another."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _FRAMES))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
 @contextmanager
 def _no_collection(wanted: bool) -> Generator[None]:
     """Keep the collector from looking at objects that are all reachable, while they are made and right after.
@@ -340,7 +367,7 @@ def _no_collection(wanted: bool) -> Generator[None]:
 
 def read_text(text: str, *, check: bool = False) -> ReadResult:
     """Read HLO text; with `check` also look for what XLA's own parser refuses. Never raises on bad text."""
-    with _no_collection(len(text) > 1 << 16):
+    with _no_collection(len(text) > 1 << 16), _deep():
         reader = Reader(text, check=check)
         module = reader.read()
     found = reader.reading

@@ -45,6 +45,14 @@ class Stop(Exception):
         self.message, self.offset, self.code = message, offset, code
 
 
+class TooDeep(Exception):
+    """Instructions or computations are written in one another too deep to be read; the outermost one is given up."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__("instructions or computations are written in one another too deep")
+        self.offset = offset
+
+
 class Reading:
     """One text being read."""
 
@@ -180,10 +188,11 @@ class Reading:
             if leaf.is_array and leaf.element_type not in ELEMENT_TYPES:
                 self.unknown("element type", leaf.element_type, max(text.find(leaf.element_type), 0) + at)
         if self.check:
-            from hloscope.core.text.strict import shape_objections
+            from hloscope.core.text.strict import shape_objection
 
-            for message, start, end in shape_objections(shape, text):
-                self.object(message, at + start, at + end)
+            found = shape_objection(text)
+            if found is not None:
+                self.object(found[0], min(at + found[1], len(self.text)))
         filled = shape.with_default_layout()
         self.shapes[text] = filled
         return filled

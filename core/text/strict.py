@@ -18,26 +18,19 @@ from hloscope.core.hlo.opcodes import OPCODES
 from hloscope.core.text.async_sugar import async_start_of
 from hloscope.core.text.header_forms import HEADER_FORMS
 from hloscope.core.text.opcode_syntax import ONE_DIMENSION, syntax_of
+from hloscope.core.text.shape_form import walk_shape
+from hloscope.core.text.strict_syntax import KEYWORDS
+from hloscope.core.text.tokens import Cursor
 from hloscope.core.text.value_forms import FORMS, canonical_value, is_usual_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
-    from hloscope.core.hlo.shape import Shape
     from hloscope.core.text.reading import Reading
-    from hloscope.core.text.tokens import Cursor
-
-KEYWORDS = frozenset(
-    "true false inf nan HloModule ENTRY ROOT FileLocations FileNames FunctionNames StackFrames maximal replicated"
-    " manual last_tile_dim_replicate shard_as shard_like unknown unreduced".split()
-)
-"""Words that are no names unless ``%`` stands in front."""
 
 _COUNTS = {"convolution": 2, "dot": 2, "ragged-dot": 3}
-_LEVELS = re.compile(r":\s*D\(([^)]*)\)")
-_LEVEL_LIST = re.compile(r"(?:\s*[DCSH]\+?~?\s*(?:,\s*[DCSH]\+?~?\s*)*)?")
 _REDUCTION = re.compile(r"unreduced\s*=\s*(?:sum|max|min)\b")
 _ON_ASYNC = ("async_execution_thread", "calls", "output_to_operand_aliasing")
 _NO_COUNT = frozenset({"constant", "parameter", "ragged-all-to-all", "async-done"})
@@ -53,14 +46,16 @@ def check_module_attribute(reading: Reading, key: str, value: str, at: int) -> N
         _check_value(reading, key, value, at, form)
 
 
-def shape_objections(shape: Shape, text: str) -> Iterator[tuple[str, int, int]]:
-    """What XLA refuses in a shape: message, start and end in its text."""
-    for _, leaf in shape.leaves():
-        if leaf.layout is not None and leaf.layout.physical_shape is not None:
-            yield "a layout with a physical shape, but the array is not sparse", 0, len(text)
-    for found in _LEVELS.finditer(text):
-        if not _LEVEL_LIST.fullmatch(found[1]):
-            yield "expected dimension levels D, C, S or H", found.start(1), found.end(1)
+def shape_objection(text: str) -> tuple[str, int] | None:
+    """What XLA refuses in a shape, with the offset in its text; None where it takes it."""
+    at = Cursor(text)
+    try:
+        walk_shape(at)
+        if at.kind != "end":
+            at.fail(f"expected the end of a shape, got {at.glance()}")
+    except ParseError as bad:
+        return bad.message, (bad.column or 1) - 1
+    return None
 
 
 # ---------------------------------------------------------------- names

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, NoReturn
 
 from hloscope.core.errors import ParseError
+from hloscope.core.text.scan import brace_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,6 +101,10 @@ class Cursor:
         """Whether the present token is of one of these kinds; to be asked again after moving on."""
         return self._kind in kinds
 
+    def following(self) -> Cursor:
+        """A cursor at the next token; this one stays."""
+        return Cursor(self.text, self._next)
+
     def lower(self) -> None:
         """Read the present token as if it stood in lower case."""
         self._value = self._value.lower()
@@ -158,6 +163,13 @@ class Cursor:
         self.advance()
         return value
 
+    def string_bytes(self) -> bytes:
+        """The bytes that the quoted string at the cursor stands for; it stays the present token."""
+        try:
+            return unescape(self.value[1:-1])
+        except ValueError as bad:
+            self.fail(str(bad))
+
     def items(self, start: str, end: str, item: Callable[[], str], *, integers: bool = False) -> list[str]:
         """``start item, item, … end``: what `item` gives for each."""
         self.expect(start, integers=integers)
@@ -170,9 +182,22 @@ class Cursor:
             self.expect(end)
         return out
 
-    def integers(self, start: str = "{", end: str = "}") -> list[int]:
-        """``{1,2,3}``."""
-        return [int(i) for i in self.items(start, end, lambda: str(self.integer()), integers=True)]
+    def integers(self, start: str = "{", end: str = "}", *, loose: bool = False) -> list[int]:
+        """``{1,2,3}``; a `loose` list may end with a comma."""
+        if not loose:
+            return [int(i) for i in self.items(start, end, lambda: str(self.integer()), integers=True)]
+        self.expect(start)
+        out: list[int] = []
+        while self.kind != end:
+            out.append(self.integer())
+            if not self.accept(","):
+                break
+        self.expect(end)
+        return out
+
+    def index(self) -> str:
+        """``{0,1}``: a path into a tuple."""
+        return "{" + ",".join(map(str, self.integers(loose=True))) + "}"
 
 
 def raw_bytes(text: str) -> bytes:
@@ -222,31 +247,12 @@ def canonical_string(quoted: str) -> str:
     return escape(unescape(body))
 
 
-def json_end(text: str, pos: int) -> int:
-    """The end of the brace group at `pos`, braces counted outside double-quoted strings; -1 where it does not end."""
-    depth = 0
-    for found in _JSON_STRUCTURE.finditer(text, pos):
-        ch = found[0]
-        if ch == "{":
-            depth += 1
-        elif ch == "}":
-            depth -= 1
-            if depth == 0:
-                return found.end()
-        elif ch == '"':
-            return -1
-    return -1
-
-
-_JSON_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[{}"]', re.S)
-
-
 def lexes_as_json(text: str) -> bool:
     """Whether XLA prints this string without quotes: a brace group and nothing behind it but blanks and comments."""
     start = _BLANKS.match(text)
     at = start.end() if start is not None else 0
     if not text.startswith("{", at):
         return False
-    end = json_end(text, at)
+    end = brace_end(text, at)
     rest = _BLANKS.match(text, end) if end > 0 else None
     return rest is not None and rest.end() == len(text)

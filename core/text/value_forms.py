@@ -15,9 +15,12 @@ from hloscope.core.errors import ParseError
 from hloscope.core.hlo.literal import parse_literal
 from hloscope.core.hlo.shape import Shape, scan_shape
 from hloscope.core.text.metadata_form import is_usual, metadata_form
-from hloscope.core.text.scan import match_bracket
+from hloscope.core.text.origin_forms import origin
+from hloscope.core.text.scan import brace_end, match_bracket
+from hloscope.core.text.shape_form import walk_shape
 from hloscope.core.text.sharding_forms import replica_groups_form, sharding_form
-from hloscope.core.text.tokens import Cursor, escape, json_end, lexes_as_json, raw_bytes, unescape
+from hloscope.core.text.tokens import Cursor, escape, lexes_as_json, raw_bytes
+from hloscope.core.text.window_forms import dim_labels_form, padding_form, slice_form, window_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -124,11 +127,12 @@ def booleans_or_one(at: Cursor) -> str:
 # ---------------------------------------------------------------- shapes and indices
 def shape(at: Cursor) -> Shape:
     """A shape, with the default layout where it gives none."""
+    start = at.start
+    walk_shape(at)
     try:
-        found, end = scan_shape(at.text, at.start)
+        found, _ = scan_shape(at.text, start)
     except ParseError as bad:
-        raise ParseError(bad.message, column=bad.column or at.start + 1) from None
-    at.jump(end)
+        raise ParseError(bad.message, column=bad.column or start + 1) from None
     return found.with_default_layout()
 
 
@@ -138,11 +142,6 @@ def _shape(at: Cursor) -> str:
 
 def _shapes(at: Cursor) -> str:
     return "{" + ", ".join(at.items("{", "}", lambda: _shape(at))) + "}"
-
-
-def shape_index(at: Cursor) -> str:
-    """``{0,1}``: a path into a tuple."""
-    return "{" + ",".join(map(str, at.integers())) + "}"
 
 
 def _aliasing(at: Cursor) -> str:
@@ -162,12 +161,12 @@ def _loose(at: Cursor, item: Callable[[], str]) -> list[str]:
 
 
 def _alias(at: Cursor) -> str:
-    out = shape_index(at)
+    out = at.index()
     at.expect(":")
     at.expect("(")
     operand = at.integer("an operand number")
     at.expect(",")
-    inner = shape_index(at)
+    inner = at.index()
     at.expect(")")
     return f"{out}: ({operand}, {inner})"
 
@@ -178,12 +177,12 @@ def input_output_alias(at: Cursor) -> str:
     found: dict[tuple[int, ...], str] = {}
 
     def one() -> str:
-        index = at.integers()
+        index = at.integers(loose=True)
         at.expect(":")
         at.expect("(")
         parameter = at.integer("a parameter number")
         at.expect(",")
-        inner = shape_index(at)
+        inner = at.index()
         kind = "may-alias"
         if at.accept(","):
             kind = _words("may-alias", "must-alias")(at)
@@ -203,7 +202,7 @@ def buffer_donor(at: Cursor) -> str:
         at.expect("(")
         parameter = at.integer("a parameter number")
         at.expect(",")
-        found.add((parameter, tuple(at.integers())))
+        found.add((parameter, tuple(at.integers(loose=True))))
         at.expect(")")
         return ""
 
@@ -215,7 +214,13 @@ def buffer_donor(at: Cursor) -> str:
 def computation_layout(at: Cursor) -> str:
     """``{(f32[2]{0})->f32[]}`` of a module's header."""
     at.expect("{")
-    parameters = at.items("(", ")", lambda: _shape(at))
+    parameters: list[str] = []
+    at.expect("(")
+    while at.kind != ")":  # here XLA lets the last shape be followed by a comma
+        parameters.append(_shape(at))
+        if not at.accept(","):
+            break
+    at.expect(")")
     at.expect("arrow", "'->'")
     result = _shape(at)
     at.expect("}")
@@ -223,137 +228,17 @@ def computation_layout(at: Cursor) -> str:
     return "{(" + listed + ")->" + result + "}"
 
 
-# ---------------------------------------------------------------- windows, slices, labels
-_WINDOW = ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal")
-_WINDOW_DEFAULT = {"stride": "1", "pad": "0_0", "lhs_dilate": "1", "rhs_dilate": "1", "rhs_reversal": "0"}
-
-
-def _window(at: Cursor) -> str:
-    start = at.start
-    at.expect("{")
-    items: dict[str, list[str]] = {}
-    while at.kind != "}":
-        if at.kind != "key" or at.value not in _WINDOW:
-            at.fail(f"expected one of {', '.join(_WINDOW)}, got {at.glance()}")
-        key = at.value
-        if items.get(key):
-            at.fail(f"{key} is given twice in the window")
-        at.advance()
-        kinds = ("pad",) if key == "pad" else ("int", "dxd")
-        if at.kind not in kinds:
-            at.fail(f"expected {'low_high x …' if key == 'pad' else 'a number or 1x2'}, got {at.glance()}")
-        items[key] = list[str](at.value.split("x"))
-        if key == "pad" and any(part.count("_") != 1 for part in items[key]):
-            at.fail("expected low_high in the padding of a window")
-        at.advance()
-    at.advance()
-    size = items.get("size", [])
-    parts: list[str] = ["size=" + "x".join(_plain(v) for v in size)] if size else []
-    for key in _WINDOW[1:]:
-        values = items.get(key)
-        if values is None:
-            continue
-        if len(values) != len(size) and key != "rhs_reversal":
-            raise ParseError(f"{key} of the window has {len(values)} entries, size has {len(size)}", column=start + 1)
-        if key == "rhs_reversal":
-            written = ["1" if int(v) == 1 else "0" for v in values]
-        elif key == "pad":
-            written = ["_".join(_plain(n) for n in v.split("_")) for v in values]
-        else:
-            written = [_plain(v) for v in values]
-        if any(v != _WINDOW_DEFAULT[key] for v in written):
-            parts.append(f"{key}=" + "x".join(written))
-    return "{" + " ".join(parts) + "}"
-
-
-def _plain(digits: str) -> str:
-    return str(int(digits))
-
-
-def _padding(at: Cursor) -> str:
-    if at.kind != "pad":
-        at.fail(f"expected a padding such as 0_1x2_3_1, got {at.glance()}")
-    dims = [[int(n) for n in part.split("_")] for part in at.value.split("x")]
-    at.advance()
-    interior = any(len(d) == 3 and d[2] for d in dims)
-    return "x".join(f"{d[0]}_{d[1]}" + (f"_{d[2] if len(d) == 3 else 0}" if interior else "") for d in dims)
-
-
-def _slice(at: Cursor) -> str:
-    rows: list[list[int]] = []
-
-    def row() -> str:
-        start = at.start
-        values = [int(v) for v in _colon_list(at)]
-        if len(values) not in (2, 3):
-            raise ParseError("expected [start:limit] or [start:limit:stride]", column=start + 1)
-        rows.append(values)
-        return ""
-
-    at.items("{", "}", row)
-    strided = any(len(r) == 3 and r[2] != 1 for r in rows)
-    out = [f"[{r[0]}:{r[1]}" + (f":{r[2] if len(r) == 3 else 1}]" if strided else "]") for r in rows]
-    return "{" + ", ".join(out) + "}"
-
-
-def _colon_list(at: Cursor) -> list[int]:
-    at.expect("[", integers=True)
-    out: list[int] = []
-    if at.accept("]"):
-        return out
-    while True:
-        out.append(at.integer())
-        if not at.accept(":", integers=True):
-            break
-    at.expect("]")
-    return out
-
-
-_TWICE = re.compile(r"([^?]).*\1")
-
-
-def _dim_labels(at: Cursor) -> str:
-    if at.kind != "labels":
-        at.fail(f"expected dim labels such as b01f_01io->b01f, got {at.glance()}")
-    text = at.value
-    left, rest = text.split("_")
-    middle, right = rest.split("->")
-    counts: list[int] = []
-    for labels, letters in ((left, "bf"), (middle, "io"), (right, "bf")):
-        spatial = [c for c in labels if c not in letters and c != "?"]
-        counts.append(len(spatial))
-        if _TWICE.search(labels) or any(not c.isdigit() or int(c) >= len(spatial) for c in spatial):
-            at.fail(f"dim labels {labels!r} do not number their spatial dimensions")
-    if len(set(counts)) != 1:
-        at.fail("input, kernel and output differ in their number of spatial dimensions")
-    at.advance()
-    return f"{_labels(left, 'bf')}_{_labels(middle, 'io')}->{_labels(right, 'bf')}"
-
-
-def _labels(labels: str, letters: str) -> str:
-    """Labels as XLA writes them: a letter that is missing stands for dimension 0, trailing unknown ones are lost."""
-    places = {c: i for i, c in enumerate(labels) if c != "?"}
-    first, second = places.get(letters[0], 0), places.get(letters[1], 0)
-    spatial = [i for c, i in sorted(places.items()) if c.isdigit()]
-    out = ["?"] * (max([first, second, *spatial]) + 1)
-    out[first] = letters[0]
-    out[second] = letters[1]
-    for number, place in enumerate(spatial):
-        out[place] = str(number)
-    return "".join(out)
-
-
 # ---------------------------------------------------------------- dictionaries and strings
 def _json_or_string(at: Cursor) -> str:
     """A string or a raw brace group, printed raw where XLA's lexer takes it for one."""
     if at.kind == "string":
-        body = unescape_or_fail(at)
+        body = at.string_bytes()
         at.advance()
         text = body.decode("utf-8", "surrogateescape")
         return text if lexes_as_json(text) else f'"{escape(body)}"'
     if at.kind != "{":
         at.fail(f"expected a string or a brace group, got {at.glance()}")
-    end = json_end(at.text, at.start)
+    end = brace_end(at.text, at.start)
     if end < 0:
         at.fail("the brace group is not closed")
     text = at.text[at.start : end]
@@ -364,14 +249,6 @@ def _json_or_string(at: Cursor) -> str:
 def _backend_config(at: Cursor) -> str:
     text = _json_or_string(at)
     return "" if text == '""' else text
-
-
-def unescape_or_fail(at: Cursor) -> bytes:
-    """The bytes of the string at the cursor."""
-    try:
-        return unescape(at.value[1:-1])
-    except ValueError as bad:
-        at.fail(str(bad))
 
 
 def frontend_attributes(at: Cursor) -> str:
@@ -436,56 +313,6 @@ def _result_accuracy(at: Cursor) -> str:
     at.expect("}")
     written = ",".join(f"{k}={int(v) if k == 'ulps' else _six_digits(v)}" for k, v in values.items())
     return "{tolerance={" + written + "}}"
-
-
-def origin(at: Cursor) -> str:
-    """``{({"a" {0}}, {"b"})}`` or ``{[synthetic_call]}``."""
-    at.expect("{")
-    if at.accept("["):
-        if at.kind != "word" or at.value != "synthetic_call":
-            at.fail(f"expected synthetic_call, got {at.glance()}")
-        at.advance()
-        at.expect("]")
-        at.expect("}")
-        return "{[synthetic_call]}"
-    text = "" if at.kind == "}" else _origin_tree(at)
-    at.expect("}")
-    return "{" + text + "}"
-
-
-def _origin_tree(at: Cursor) -> str:
-    out: list[str] = []
-    depth = 0
-    while True:
-        if at.accept("("):
-            depth += 1
-            out.append("(")
-        elif at.kind == ")" and depth:
-            at.advance()
-            depth -= 1
-            out.append(")")
-        elif at.kind == "," and depth:
-            at.advance()
-            out.append(", ")
-        elif at.kind == "{":
-            out.append(original_array(at))
-        elif at.kind == "}" and not depth:
-            return "".join(out)
-        else:
-            at.fail(f"expected an original value, got {at.glance()}")
-
-
-def original_array(at: Cursor) -> str:
-    """``{"name" {0}}``."""
-    at.expect("{")
-    text = ""
-    if at.kind == "string":
-        name = unescape_or_fail(at).decode("utf-8", "surrogateescape")
-        at.advance()
-        index = shape_index(at) if at.stands("{") else "{}"
-        text = (f'"{name}"' + (f" {index}" if index != "{}" else "")) if name else ""
-    at.expect("}")
-    return "{" + text + "}"
 
 
 def _domain(at: Cursor) -> str:
@@ -604,10 +431,10 @@ def _table() -> dict[str, Callable[[Cursor], str]]:
     add("convolution_kind", _words("fprop", "wgrad", "dgrad", "unset"))
     add("mode", _words("cross_replica", "cross_partition", "cross_replica_and_partition", "flattened_id"))
     add("operand_precision", _word_list("default", "high", "highest", "packed_nibble"))
-    add("window", _window)
-    add("dim_labels", _dim_labels)
-    add("slice", _slice)
-    add("padding", _padding)
+    add("window", window_form)
+    add("dim_labels", dim_labels_form)
+    add("slice", slice_form)
+    add("padding", padding_form)
     add("source_target_pairs", _pairs)
     add("replica_groups", replica_groups_form)
     add("sharding", sharding_form)

@@ -214,7 +214,9 @@ def _named(found: re.Match[str]) -> ValueName:
 
 _RANGE = re.compile(r"    (?P<name>[^\s{}]+)(?P<index>\{[\d,]*\}):(?P<start>-?\d+)-(?P<end>-?\d+)$")
 _TICK = re.compile(r"    (\d+):(\S+)$")
-_ALIVE = re.compile(r"    (?P<name>[^\s{}]+)(?P<index>\{[\d,]*\}): (?P<bytes>\d+) bytes(?: \(cumulative: \d+ bytes\))?$")
+_ALIVE = re.compile(
+    r"    (?P<name>[^\s{}]+)(?P<index>\{[\d,]*\}): (?P<bytes>\d+) bytes(?: \(cumulative: \d+ bytes\))?$"
+)
 
 
 def read_live_ranges(text: str, *, path: str | None = None) -> LiveRangeReport:

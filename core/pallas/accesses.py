@@ -292,7 +292,7 @@ class _Walker:
             reads_old = kind == "write" and equation.primitive in WRITES and equation.outputs[0] is not None
             ranges = _ranges(transforms, operands, base, ref.aval.shape)
             if self.repeat > 1:
-                ranges = None if ranges is None else tuple(_collapsed(one, self.repeat) for one in ranges)
+                ranges = None if ranges is None else tuple(_collapsed(one, self.repeat, active) for one in ranges)
             steps = active if active is None or self.repeat == 1 else active.reshape(-1, self.repeat).any(axis=1)
             self.accesses.append(
                 Access(kind, ref, ranges, equation, place, steps, loops, masked, len(self.accesses), reads_old)
@@ -318,12 +318,16 @@ class _Walker:
         return source[tuple(where)]
 
 
-def _collapsed(one: Range, repeat: int) -> Range:
-    """A range of loop iterations as one of grid steps."""
+def _collapsed(one: Range, repeat: int, active: Array | None) -> Range:
+    """A range of loop iterations as one of grid steps; iterations at which the access does not happen do not count."""
     if not isinstance(one.start, np.ndarray) or not one.start.ndim:
         return one
     rows = one.start.reshape(-1, repeat)
-    low, high = rows.min(axis=1), rows.max(axis=1)
+    happens = np.ones(rows.shape, bool) if active is None else active.reshape(-1, repeat)
+    never = ~happens.any(axis=1)
+    low = np.where(happens, rows, np.iinfo(np.int64).max).min(axis=1)
+    high = np.where(happens, rows, np.iinfo(np.int64).min).max(axis=1)
+    low[never] = high[never] = 0
     return Range(low, one.size, one.stride) if (low == high).all() else Range(None, one.size, one.stride, (low, high))
 
 

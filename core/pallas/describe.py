@@ -282,6 +282,10 @@ class Writer:
             return {"$jaxpr": self.closed(value)}
         if isinstance(value, self._core.Jaxpr):
             return {"$jaxpr": self.jaxpr(value)}
+        if hasattr(value, "axis_names") and hasattr(value, "shape_tuple"):
+            return [[str(name), int(size)] for name, size in value.shape_tuple]
+        if type(value).__name__ in ("P", "PartitionSpec"):
+            return [self.plain(one) for one in value]
         if isinstance(value, tuple | list) and hasattr(value, "_fields"):
             fields = {name: self.plain(getattr(value, name)) for name in value._fields}
             return {"$record": type(value).__name__, "fields": fields}

@@ -23,6 +23,8 @@ from hloscope.core.xla.child import clean_environment, last_line
 
 VERSION = 1
 """Version of the description; the child writes it into its answer."""
+DEVICES = "--xla_force_host_platform_device_count=8"
+"""Devices that a traced program may make a mesh of."""
 TRACE_SECONDS = 600.0
 """Longest trace, in seconds."""
 
@@ -92,7 +94,7 @@ def decode_trace(path: str, answer: Mapping[str, Any]) -> Trace:
 
 
 def _run_child(request: Mapping[str, object], timeout: float, what: str, shown: Mapping[str, str]) -> dict[str, Any]:
-    environment = clean_environment({"JAX_PLATFORMS": "cpu"})
+    environment = clean_environment({"JAX_PLATFORMS": "cpu", "XLA_FLAGS": DEVICES})
     with tempfile.TemporaryDirectory(prefix="hloscope-") as folder:
         asked, answered, errors = (Path(folder, name) for name in ("request.json", "answer.json", "stderr.txt"))
         asked.write_text(json.dumps(request))

@@ -31,9 +31,8 @@ def check_initialised(subject: Subject) -> Iterator[Finding]:
             continue
         position = slots.prefetch + len(subject.call.operands) + number
         starts = every if programs else np.zeros(1, np.int64)
-        yield from _reads(
-            subject, subject.facts.of(position), starts, "scratch " + subject.call.kernel.name_of(position)
-        )
+        title = "scratch " + subject.call.kernel.name_of(position)
+        yield from _reads(subject, subject.facts.of(position), starts, np.append(starts[1:], steps), title)
     for place, walk in subject.schedule.walks.items():
         if place < slots.inputs or not walk.copied:
             continue
@@ -41,15 +40,18 @@ def check_initialised(subject: Subject) -> Iterator[Finding]:
         if aliased and programs:
             continue  # the memory is the input's there
         starts = every if programs else np.flatnonzero(walk.changed).astype(np.int64)
+        ends = np.append(starts[1:], steps)
+        if not programs:  # coming back to a block is a fault of its own
+            first = walk.first_of[walk.block_of[starts]] == starts
+            starts, ends = starts[first], ends[first]
         note = "; its alias is not fetched for it: interpret=True shows the input's values there" if aliased else ""
-        yield from _reads(subject, accesses_of(subject, walk), starts, walk.operand.title, note)
+        yield from _reads(subject, accesses_of(subject, walk), starts, ends, walk.operand.title, note)
 
 
 def _reads(
-    subject: Subject, accesses: Sequence[Access], starts: Array, title: str, note: str = ""
+    subject: Subject, accesses: Sequence[Access], starts: Array, ends: Array, title: str, note: str = ""
 ) -> Iterator[Finding]:
     assert subject.schedule is not None
-    ends = np.append(starts[1:], subject.schedule.steps)
     writes = [one for one in accesses if one.writes]
     undecided: Access | None = None
     told: set[object] = set()

@@ -78,14 +78,14 @@ def check_partial(subject: Subject) -> Iterator[Finding]:
             continue
         over = walk.window(int(steps[0])).overhang(walk.operand.array.shape)
         dims = [d for d, (low, high) in enumerate(over) if low or high]
-        words = ", ".join(f"{sum(over[d])} of {walk.operand.dims[d].size} in dimension {d}" for d in dims)
+        words = ", ".join(f"{sum(over[d])} of its {walk.operand.dims[d].size} elements in dimension {d}" for d in dims)
         what = (
             "holds values that nobody wrote" if walk.operand.kind == "input" else "is dropped when it is written back"
         )
         yield subject.finding(
             "partial-block",
             f"the last block of {walk.operand.title} reaches past the end of"
-            f" {walk.operand.array} ({words} elements): the rest {what}",
+            f" {walk.operand.array} by {words}: that part {what}",
             walk.operand.place,
         )
 
@@ -94,4 +94,5 @@ def padded_dims(walk: Walk) -> frozenset[int]:
     """Dimensions of the array in which some window holds padding."""
     shape = np.asarray(walk.operand.array.shape, np.int64)
     over = (walk.starts < 0) | (walk.starts + walk.sizes > shape)
+    over[walk.outside()] = False  # a block that lies outside altogether is another fault
     return frozenset(map(int, np.flatnonzero(over.any(axis=0))))

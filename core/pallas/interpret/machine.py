@@ -77,7 +77,7 @@ class Machine:
     def run(self, jaxpr: Jaxpr, args: Sequence[Any], consts: Sequence[Any] | None = None) -> Run:
         """Runs a function."""
         plan = self._plan(jaxpr)
-        known = self._start(jaxpr, args, consts)
+        known = self._begin(jaxpr, args, consts)
         if plan.pure:
             self._run_pure(plan, known)
             return _results(jaxpr, known)
@@ -108,7 +108,7 @@ class Machine:
     def _pure_effect(self, equation: Equation, operands: Sequence[Any]) -> Sequence[Any]:
         name = equation.primitive
         if name == "program_id":
-            return [np.int32(self.point[equation.params["axis"]])]
+            return [np.int32(self.grid_index(equation.params["axis"]))]
         if name == "num_programs":
             return [np.int32(self.bounds[equation.params["axis"]])]
         running = self.effect(equation, operands)
@@ -118,13 +118,17 @@ class Machine:
             return done.value
         raise UnsupportedError(f"{name} waits inside a function that has no effects")
 
-    def _start(self, jaxpr: Jaxpr, args: Sequence[Any], consts: Sequence[Any] | None) -> dict[int, Any]:
+    def _begin(self, jaxpr: Jaxpr, args: Sequence[Any], consts: Sequence[Any] | None) -> dict[int, Any]:
         known: dict[int, Any] = dict(zip(jaxpr.inputs, args, strict=True))
         for variable, value in zip(jaxpr.consts, jaxpr.const_values if consts is None else consts, strict=True):
             if value is None:
                 raise UnsupportedError("a constant of the traced program is too large to be written down")
             known[variable] = value
         return known
+
+    def grid_index(self, axis: int) -> int:
+        """``program_id`` of the running step."""
+        return self.point[axis]
 
     def is_pure(self, jaxpr: Jaxpr) -> bool:
         """Whether a function has no effects, so that it never waits."""
@@ -167,7 +171,7 @@ class Machine:
         """Runs one equation that is not in the table."""
         name = equation.primitive
         if name == "program_id":
-            return [np.int32(self.point[equation.params["axis"]])]
+            return [np.int32(self.grid_index(equation.params["axis"]))]
         if name == "num_programs":
             return [np.int32(self.bounds[equation.params["axis"]])]
         method = _METHODS.get(name)
@@ -293,10 +297,10 @@ class Machine:
         yield from self.pause()
         ref, transforms, mask, other = equation.params["args_tree"]
         target = resolve(operands[ref.index], transforms, operands, 0, self.masked_range(mask))
-        chosen = _slot(mask, operands)
+        chosen = slot_value(mask, operands)
         found = self.load(target, chosen)
         if chosen is not None and other is not None:
-            found = np.where(chosen, found, _slot(other, operands))
+            found = np.where(chosen, found, slot_value(other, operands))
         return [np.asarray(found, dtype_of(equation.out_avals[0].dtype))]
 
     def do_masked_swap(self, equation: Equation, operands: Sequence[Any]) -> Run:
@@ -304,7 +308,7 @@ class Machine:
         yield from self.pause()
         ref, transforms, value, mask = equation.params["args_tree"]
         target = resolve(operands[ref.index], transforms, operands, 0, self.masked_range(mask))
-        chosen, new = _slot(mask, operands), _slot(value, operands)
+        chosen, new = slot_value(mask, operands), slot_value(value, operands)
         old = self.load(target, chosen) if equation.outputs[0] is not None else None
         self.store(target, new, chosen)
         return [old]
@@ -322,7 +326,7 @@ class Machine:
         combine = ATOMICS.get(str(equation.params["atomic_type"]).lower())
         if combine is None:
             raise UnsupportedError(f"atomic_{equation.params['atomic_type']} is not supported by the interpreters")
-        return [self.atomic(target, combine, _slot(value, operands), _slot(mask, operands))]
+        return [self.atomic(target, combine, slot_value(value, operands), slot_value(mask, operands))]
 
     def do_atomic_cas(self, equation: Equation, operands: Sequence[Any]) -> Run:
         """An atomic compare and swap, giving the old value."""
@@ -382,7 +386,7 @@ class Machine:
         if device is not None or core is not None:
             raise UnsupportedError("signals to other devices or cores are not supported by this interpreter")
         counter = resolve(operands[ref.index], transforms, operands, 0, self.out_of_range)
-        write(counter, read(counter) + int(_slot(value, operands)))
+        write(counter, read(counter) + int(slot_value(value, operands)))
         return []
         yield
 
@@ -390,8 +394,8 @@ class Machine:
         """Waits for a semaphore; here it only subtracts, as ``interpret=True`` does."""
         ref, transforms, value, decrement = equation.params["args_tree"]
         counter = resolve(operands[ref.index], transforms, operands, 0, self.out_of_range)
-        if decrement is None or bool(_slot(decrement, operands)):
-            write(counter, read(counter) - int(_slot(value, operands)))
+        if decrement is None or bool(slot_value(decrement, operands)):
+            write(counter, read(counter) - int(slot_value(value, operands)))
         return []
         yield
 
@@ -441,7 +445,7 @@ def _functions(equation: Equation) -> Sequence[Jaxpr]:
     return found
 
 
-def _slot(described: Any, operands: Sequence[Any]) -> Any:
+def slot_value(described: Any, operands: Sequence[Any]) -> Any:
     """A dynamic leaf, or a number that the tree holds itself."""
     return operands[described.index] if isinstance(described, Slot) else described
 

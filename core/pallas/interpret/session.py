@@ -1,0 +1,246 @@
+"""Runs the kernels of a trace under instruments: the plain arithmetic first, then the memory of the backend, in
+several orders, and where an order changes the result the one choice that does it.
+
+The run with plain choices is the reference. Runs with other seeds make other choices; each fault is told once, and a
+seed gives the same run again. ``replay`` and ``first_breaking_choice`` are what a bisection of orders is made of.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hloscope.core.errors import UnsupportedError
+from hloscope.core.pallas.call import Argument, PallasCall, Program
+from hloscope.core.pallas.checks.finding import Finding, Subject
+from hloscope.core.pallas.chips import find_chip
+from hloscope.core.pallas.interpret import generic, gpu, tpu
+from hloscope.core.pallas.interpret.faults import Fault, Observer, Outcome
+from hloscope.core.pallas.interpret.mesh import MeshMachine
+from hloscope.core.pallas.interpret.order import Choices, Decision
+from hloscope.core.pallas.jaxpr import Array, dtype_of
+from hloscope.core.pallas.report import Rung, backend_of
+from hloscope.core.pallas.tracing import Trace
+
+CORES = 2
+"""Cores that a call with parallel dimensions is run on: on one, its steps cannot race."""
+MOST_SECONDS = 60.0
+"""After so long no further order of a call is begun."""
+MOST_PROBES = 40
+
+Runner: TypeAlias = Callable[[Choices], Outcome]
+"""Runs one call with those choices."""
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    trace: Trace
+    target: str | None
+    seed: int
+    runs: int
+    findings: list[Finding] = field(default_factory=list[Finding])
+    rungs: list[Rung] = field(default_factory=list[Rung])
+
+    def finding(self, call: PallasCall, fault: Fault) -> None:
+        subject = Subject(self.trace.path, call, None, None, None, None)
+        self.findings.append(subject.finding(fault.code, fault.message, fault.place, related=list(fault.related)))
+
+    def unsupported(self, call: PallasCall, rung: str, reason: str) -> None:
+        self.finding(call, Fault("unsupported", f"the {rung} interpreter stops: {reason}", call.at))
+
+    def run_call(
+        self, call: PallasCall, operands: Sequence[Sequence[Any]], axes: Sequence[tuple[str, int]]
+    ) -> list[list[Array]]:
+        plain = self._generic(call, operands)
+        backend = backend_of(call, find_chip(self.target) if self.target else None)
+        outputs: list[list[Array]] | None = None
+        if backend == "mosaic_gpu":
+            self.unsupported(call, "GPU-like", "Mosaic GPU's memories and barriers are not modelled")
+        elif backend == "triton":
+            outputs = self._orders(call, "gpu", lambda choices: gpu.run_gpu(call, operands[0], choices))
+        else:
+            cores = CORES if "parallel" in call.semantics and len(operands) == 1 else 1
+            outputs = self._orders(
+                call, "tpu", lambda choices: tpu.run_tpu(call, operands, choices, cores=cores, axes=axes)
+            )
+        found = plain if plain is not None else outputs
+        if found is None:
+            raise UnsupportedError(f"no interpreter runs {call.name}: what comes after it is not run either")
+        return found
+
+    def _generic(self, call: PallasCall, operands: Sequence[Sequence[Any]]) -> list[list[Array]] | None:
+        outcome = "done"
+        found: list[list[Array]] | None = None
+        if len(operands) > 1:
+            return None  # copies between devices have no meaning there
+        try:
+            found = [generic.run_call(call, operands[0])]
+        except UnsupportedError as error:
+            outcome = "unsupported"
+            self.unsupported(call, "generic", error.message)
+        self.rungs.append(Rung("generic", generic.PROVES, generic.CANNOT, call=call.name, outcome=outcome))
+        return found
+
+    def _orders(self, call: PallasCall, name: str, runner: Runner) -> list[list[Array]] | None:
+        proves, cannot = RUNGS[name]
+        started = time.monotonic()
+        seeds: list[int] = []
+        faults: dict[tuple[object, ...], Fault] = {}
+        try:
+            reference = runner(Choices())
+            told = {one.key: one for one in reference.faults}
+            faults |= told
+            dependent = False
+            for number in range(self.runs if reference.decisions else 0):
+                if time.monotonic() - started > MOST_SECONDS:
+                    break
+                choices = Choices(seed=self.seed + number)
+                outcome = runner(choices)
+                seeds.append(self.seed + number)
+                faults |= {one.key: one for one in outcome.faults if one.key not in faults}
+                if not dependent and (outcome.finished, reference.finished) == (True, True):
+                    if not same_outputs(reference.outputs, outcome.outputs):
+                        dependent = True
+                        fault = order_fault(call, runner, reference, choices, self.seed + number)
+                        faults[fault.key] = fault
+        except UnsupportedError as error:
+            self.unsupported(call, "TPU-like" if name == "tpu" else "GPU-like", error.message)
+            self.rungs.append(Rung(name, proves, cannot, tuple(seeds), call.name, "unsupported"))
+            return None
+        for fault in faults.values():
+            self.finding(call, fault)
+        worst = "fault" if faults else "done"
+        self.rungs.append(Rung(name, proves, cannot, tuple(seeds), call.name, worst))
+        return reference.outputs if reference.finished else None
+
+
+def interpret_trace(
+    trace: Trace, target: str | None = None, *, seed: int = 0, runs: int = 4
+) -> tuple[list[Finding], list[Rung]]:
+    """Runs every program of a trace, its kernels instrumented.
+
+    What cannot be run is a finding ``unsupported`` that says why.
+    """
+    session = _Session(trace, target, seed, runs)
+    for program in trace.programs:
+        if program.jaxpr is None:
+            continue
+        machine = MeshMachine(trace.calls, session.run_call)
+        try:
+            with np.errstate(all="ignore"):
+                machine.evaluate(program.jaxpr, make_arguments(program))
+        except UnsupportedError as error:
+            at = machine.place
+            where = (at.file, at.line, at.column, at.end_line, at.end_column) if at else (trace.path, 1, 1, 1, 1)
+            session.findings.append(
+                Finding(
+                    "unsupported", "information", f"{program.function} is not run to its end: {error.message}", *where
+                )
+            )
+    return session.findings, session.rungs
+
+
+def make_arguments(program: Program, seed: int = 0) -> list[Array]:
+    """Values for a program's arguments: the defaults', else random ones (floats normal, integers 0 or 1)."""
+    return [
+        _value(argument, np.random.default_rng([seed, number])) for number, argument in enumerate(program.arguments)
+    ]
+
+
+def _value(argument: Argument, random: np.random.Generator) -> Array:
+    if argument.value is not None:
+        return argument.value
+    dtype = dtype_of(argument.dtype)
+    if dtype.kind in "iub":
+        return random.integers(0, 2, argument.shape).astype(dtype)
+    return random.standard_normal(argument.shape).astype(dtype)
+
+
+def replay(runner: Runner, choices: Sequence[int]) -> Outcome:
+    """The run that made those choices, and plain ones after them."""
+    return runner(Choices(forced=tuple(choices)))
+
+
+def same_outputs(first: Sequence[Sequence[Array]], second: Sequence[Sequence[Array]]) -> bool:
+    """Whether two runs gave the same, NaN for NaN; sums in another order may differ in the last digits."""
+    for mine, other in zip(first, second, strict=True):
+        for a, b in zip(mine, other, strict=True):
+            if a.dtype.kind in "iub":
+                if not np.array_equal(a, b):
+                    return False
+                continue
+            wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+            scale = np.nanmax(np.abs(np.where(np.isfinite(wide_a), wide_a, 0)), initial=0.0)
+            tolerance = 1e-5 if a.dtype.itemsize >= 4 else 1e-2
+            if not np.allclose(wide_a, wide_b, rtol=tolerance, atol=tolerance * float(scale), equal_nan=True):
+                return False
+    return True
+
+
+def first_breaking_choice(runner: Runner, reference: Outcome, choices: Sequence[int]) -> tuple[int, Outcome] | None:
+    """The first choice after which the result is another, however plainly the run goes on, and the run that shows it.
+
+    Halves the choices: those before it give the reference's result. None where the result does not come again.
+    """
+    low, high = 0, len(choices)
+    shown = replay(runner, choices)
+    if same_outputs(reference.outputs, shown.outputs):
+        return None
+    for _ in range(MOST_PROBES):
+        if high - low <= 1:
+            break
+        middle = (low + high) // 2
+        outcome = replay(runner, choices[:middle])
+        if outcome.finished and same_outputs(reference.outputs, outcome.outputs):
+            low = middle
+        else:
+            high, shown = middle, outcome
+    return high - 1, shown
+
+
+def order_fault(call: PallasCall, runner: Runner, reference: Outcome, choices: Choices, seed: int) -> Fault:
+    """The finding about a seed whose order changed the result, with the choice that did it."""
+    found = first_breaking_choice(runner, reference, choices.taken)
+    changed = "the result"
+    decision: Decision | None = None
+    if found is not None:
+        position, outcome = found
+        decision = outcome.decisions[position] if position < len(outcome.decisions) else None
+        changed = _difference(call, reference, outcome)
+    why = f"; the choice that does it is {decision.label} (option {decision.chosen})" if decision is not None else ""
+    place = decision.place if decision is not None else call.at
+    return Fault("order-dependent", f"with seed {seed} {changed} differs from the plain order's{why}", place)
+
+
+def _difference(call: PallasCall, reference: Outcome, outcome: Outcome) -> str:
+    for mine, other in zip(reference.outputs, outcome.outputs, strict=True):
+        for operand, a, b in zip(call.outputs, mine, other, strict=True):
+            if not same_outputs([[a]], [[b]]):
+                count = int(np.count_nonzero(~((a == b) | ((a != a) & (b != b)))))
+                return f"{operand.title} ({count:,} of {a.size:,} elements)"
+    return "the result"
+
+
+def observe_call(
+    trace: Trace, number: int, operands: Sequence[Sequence[Any]], observer: Observer, *,
+    seed: int | None = None, forced: Sequence[int] | None = None, cores: int = 1,
+    axes: Sequence[tuple[str, int]] = (), backend: str = "tpu",
+) -> Outcome:  # fmt: skip
+    """Runs one call and tells every step of it to an observer: what a debugger shows."""
+    call = trace.calls[number]
+    choices = Choices(seed=seed, forced=None if forced is None else tuple(forced))
+    if backend == "triton":
+        return gpu.run_gpu(call, operands[0], choices, observer=observer)
+    return tpu.run_tpu(call, operands, choices, cores=cores, axes=axes, observer=observer)
+
+
+RUNGS: Mapping[str, tuple[str, str]] = {
+    "generic": (generic.PROVES, generic.CANNOT),
+    "tpu": (tpu.PROVES, tpu.CANNOT),
+    "gpu": (gpu.PROVES, gpu.CANNOT),
+}
+"""Interpreter -> what passing it shows, and what it cannot show."""

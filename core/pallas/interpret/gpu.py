@@ -1,0 +1,308 @@
+"""A GPU-like interpreter for Triton-style kernels: every grid point is a program, and programs have no order.
+
+Blocks are windows onto the arrays themselves, as pointers are: nothing is copied, what one program stores another one
+sees, and a block that reaches past the end reaches foreign memory unless a mask keeps it inside. Accesses of different
+programs to one element race if one of them writes, unless both are atomic. Programs run in an order of choice, each to
+its end; races are told from what each program touched, whatever the order was.
+
+Source of what a Triton kernel may do: ``jax-ml/jax:jax/_src/pallas/triton/lowering.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hloscope.core.errors import UnsupportedError
+from hloscope.core.pallas.blocks import window
+from hloscope.core.pallas.call import PallasCall
+from hloscope.core.pallas.grid import concrete_grid
+from hloscope.core.pallas.interpret.faults import Fault, Faults, Observer, Outcome, Step
+from hloscope.core.pallas.interpret.generic import block_index
+from hloscope.core.pallas.interpret.machine import Machine, Run
+from hloscope.core.pallas.interpret.memory import Buffer, Cut, Index, Ref, apply, clamp_range, read, write
+from hloscope.core.pallas.interpret.order import Choices
+from hloscope.core.pallas.interpret.primitives import filled
+from hloscope.core.pallas.jaxpr import Array, Equation, Span, dtype_of
+
+PROVES = (
+    "for this input: no unmasked access past the end of an array, no read of memory that nobody wrote, and no two"
+    " programs that touch one element while one writes it without an atomic"
+)
+CANNOT = "other inputs, races inside one program's threads, what the compiler refuses, and time"
+NOBODY = -1
+
+
+@dataclass(slots=True, eq=False)
+class _Memory:
+    """An array in global memory: its buffer is padded on all sides, so that accesses outside can be told."""
+
+    buffer: Buffer
+    low: tuple[int, ...]
+    shape: tuple[int, ...]
+    inside: Array
+    """Which elements of the buffer belong to the array."""
+    writer: Array
+    """Program that last wrote an element without an atomic."""
+    atomic: Array
+    """Program that last used an atomic on it."""
+    reader: Array
+    """Program that last read it."""
+    places: dict[tuple[int, str], Span | None]
+    """(program, kind of access) -> where it last did that."""
+
+    @property
+    def data(self) -> Array:
+        """The array's own elements."""
+        return self.buffer.data[tuple(slice(a, a + n) for a, n in zip(self.low, self.shape, strict=True))]
+
+
+class GpuMachine(Machine):
+    """Runs one call as programs of a GPU."""
+
+    def __init__(
+        self, call: PallasCall, operands: Sequence[Any], choices: Choices, *, observer: Observer | None = None
+    ) -> None:
+        super().__init__()
+        self.call, self.choices, self.observer = call, choices, observer
+        self.faults = Faults()
+        self.program = 0
+        slots = call.slots
+        if slots.prefetch:
+            raise UnsupportedError("scalar prefetch is a TPU's: the GPU backends do not have it")
+        self.grid = concrete_grid(call, [int(one) for one in operands[: slots.dynamic]])
+        self.bounds = tuple(bound for d, bound in enumerate(self.grid) if d not in call.vmapped)
+        self.points = list(itertools.product(*map(range, self.grid)))
+        windows = [
+            [window(operand.dims, block_index(self, operand, point, ())) for point in self.points]
+            for operand in call.operands
+        ]
+        inputs = [np.asarray(one) for one in operands[slots.dynamic :]]
+        self.memories: list[_Memory] = []
+        for position, operand in enumerate(call.operands):
+            source = None if operand.kind == "input" else call.alias_of_output(operand.number)
+            if source is not None:
+                self.memories.append(self.memories[source.number])
+                continue
+            value = inputs[position] if operand.kind == "input" else None
+            self.memories.append(_memory(operand.name, operand.array, operand.kind, value, windows[position]))
+        self.windows = windows
+
+    def run_call(self) -> Outcome:
+        """Runs every program once."""
+        left = list(range(len(self.points)))
+        with np.errstate(all="ignore"):
+            while left:
+                chosen = self.choices.choose(len(left), "the program that runs next", self.call.at)
+                self._run_program(left.pop(chosen))
+        outputs = [np.array(memory.data) for memory in self.memories[self.call.slots.inputs :]]
+        for operand, memory in zip(self.call.outputs, self.memories[self.call.slots.inputs :], strict=True):
+            written = memory.buffer.written
+            if written is not None and not written[memory.inside].all():
+                missing = int(np.count_nonzero(memory.inside & ~written))
+                self.faults.add(
+                    Fault(
+                        "output-never-written",
+                        f"{missing:,} of {memory.data.size:,} elements of {operand.title} were never written",
+                        self.call.kernel_at or operand.place,
+                    )
+                )
+        return Outcome([outputs], self.faults.found, self.choices.made)
+
+    def _run_program(self, number: int) -> None:
+        point = self.points[number]
+        self.program = number
+        self.point = tuple(i for d, i in enumerate(point) if d not in self.call.vmapped)
+        self._note("step", f"program {number}")
+        refs: list[Ref] = []
+        for operand, memory, windows in zip(self.call.operands, self.memories, self.windows, strict=True):
+            seen = windows[number]
+            entries: list[Any] = []
+            for dim, start, size, low in zip(operand.dims, seen.starts, seen.sizes, memory.low, strict=True):
+                entries.append(Cut(start + low, size) if dim.in_ref else start + low)
+            refs.append(Ref(memory.buffer, (Index(tuple(entries)),)))
+        scratch = [self.allocate("scratch", aval) for aval in self.call.scratch]
+        self.evaluate(self.call.kernel, [*refs, *scratch])
+
+    def _note(self, kind: str, detail: str) -> None:
+        if self.observer is not None:
+            self.observer(Step(kind, detail, self.point, 0, self.program, self.place))
+
+    def _global(self, ref: Ref) -> _Memory | None:
+        return next((memory for memory in self.memories if memory.buffer is ref.buffer), None)
+
+    def allocate(self, name: str, aval: Any) -> Ref:
+        dtype = dtype_of(aval.dtype)
+        return Ref(Buffer(name, aval, filled(aval.shape, dtype), aval.space or "", np.zeros(aval.shape, bool)))
+
+    # accesses
+
+    def out_of_range(self, ref: Ref, dim: int, start: Any, size: int, extent: int) -> Any:
+        """A pointer goes where it is told: inside the array another block's elements, past its end foreign memory."""
+        memory = self._global(ref)
+        if memory is None:
+            self._outside(ref, f"index {np.max(start)} of dimension {dim}", extent)
+            return clamp_range(ref, dim, start, size, extent)
+        view = ref.views[0]
+        assert isinstance(view, Index)
+        cuts = [one for one in view.entries if isinstance(one, Cut)]
+        base = cuts[dim].start if dim < len(cuts) else 0
+        bound = memory.buffer.data.shape[[d for d, one in enumerate(view.entries) if isinstance(one, Cut)][dim]]
+        reach = int(np.max(start)) + base + size
+        if int(np.min(start)) + base < 0 or reach > bound:
+            self._outside(ref, f"elements up to {int(np.max(start)) + size} of dimension {dim}", extent)
+            return clamp_range(ref, dim, start, size, extent)
+        self._outside(ref, f"elements up to {int(np.max(start)) + size} of dimension {dim} of its block", extent)
+        return clamp_range(ref, dim, start, size, extent)
+
+    def masked_range(self, mask: Any) -> Callable[[Ref, int, Any, int, int], Any]:
+        return clamp_range if mask is not None else self.out_of_range
+
+    def _outside(self, ref: Ref, what: str, extent: int) -> None:
+        self.faults.add(
+            Fault(
+                "out-of-bounds",
+                f"program {self.point} accesses {what} of {ref.buffer.name}, which has {extent}, without a mask",
+                self.place,
+            )
+        )
+
+    def load(self, ref: Ref, mask: Array | None = None) -> Array:
+        memory = self._global(ref)
+        if memory is not None:
+            self._access(memory, ref, "read", mask)
+        written = ref.buffer.written
+        if written is not None:
+            part = _chosen(apply(written, _plain(ref)), mask)
+            own = part.all() if memory is None else _chosen(apply(written | ~memory.inside, _plain(ref)), mask).all()
+            if not own:
+                self.faults.add(
+                    Fault(
+                        "uninitialized-read",
+                        f"program {self.point} reads {int(np.count_nonzero(~part)):,} elements of {ref.buffer.name}"
+                        " that nobody wrote",
+                        self.place,
+                    )
+                )
+        self._note("read", ref.buffer.name)
+        return read(ref)
+
+    def store(self, ref: Ref, value: Any, mask: Array | None = None) -> None:
+        memory = self._global(ref)
+        if memory is not None:
+            self._access(memory, ref, "write", mask)
+        self._note("write", ref.buffer.name)
+        self._put(ref, value, mask)
+
+    def _put(self, ref: Ref, value: Any, mask: Array | None) -> None:
+        if mask is None:
+            write(ref, value)
+            return
+        written = None if ref.buffer.written is None else ref.buffer.written.copy()
+        write(ref, np.where(mask, value, read(ref)))
+        if written is not None and ref.buffer.written is not None:
+            before = apply(written, _plain(ref))
+            ref.buffer.written[...] = written
+            places = apply(np.arange(written.size).reshape(written.shape), _plain(ref))
+            ref.buffer.written.reshape(-1)[places] = before | np.broadcast_to(mask, before.shape)
+
+    def atomic(self, target: Ref, combine: Callable[[Any, Any], Any], value: Any, mask: Array | None) -> Array:
+        memory = self._global(target)
+        if memory is not None:
+            self._access(memory, target, "atomic", mask)
+        written = target.buffer.written
+        if written is not None and not _chosen(apply(written, _plain(target)), mask).all():
+            self.faults.add(
+                Fault(
+                    "uninitialized-read",
+                    f"program {self.point} updates elements of {target.buffer.name} that nobody wrote",
+                    self.place,
+                )
+            )
+        old = read(target)
+        self._put(target, combine(old, value).astype(old.dtype), mask)
+        return old
+
+    def _access(self, memory: _Memory, ref: Ref, kind: str, mask: Array | None) -> None:
+        me, views = self.program, _plain(ref)
+        places = apply(np.arange(memory.inside.size).reshape(memory.inside.shape), views)
+        chosen = np.reshape(_chosen(places, mask), -1)
+        if not memory.inside.reshape(-1)[chosen].all():
+            outside = int(np.count_nonzero(~memory.inside.reshape(-1)[chosen]))
+            verb = {"read": "reads", "write": "writes", "atomic": "updates"}[kind]
+            self.faults.add(
+                Fault(
+                    "out-of-bounds",
+                    f"program {self.point} {verb} {outside:,} elements outside of {ref.buffer.name}"
+                    f" {list(memory.shape)} without a mask",
+                    self.place,
+                )
+            )
+        memory.places[me, kind] = self.place
+        others = {"read": ("writer", "atomic"), "write": ("writer", "reader", "atomic"), "atomic": ("writer", "reader")}
+        for name in others[kind]:
+            table = getattr(memory, name).reshape(-1)[chosen]
+            hit = np.flatnonzero((table != NOBODY) & (table != me))
+            if len(hit):
+                other = int(table[hit[0]])
+                self._race(memory, ref, kind, name, other, int(chosen[hit[0]]))
+                break
+        column = {"read": memory.reader, "write": memory.writer, "atomic": memory.atomic}[kind].reshape(-1)
+        column[chosen] = me
+
+    def _race(self, memory: _Memory, ref: Ref, kind: str, table: str, other: int, position: int) -> None:
+        verbs = {"read": "reads", "write": "writes", "atomic": "updates", "reader": "reads", "writer": "writes"}
+        where = [
+            int(i) - low for i, low in zip(np.unravel_index(position, memory.inside.shape), memory.low, strict=True)
+        ]
+        earlier = {"writer": "write", "reader": "read", "atomic": "atomic"}[table]
+        self.faults.add(
+            Fault(
+                "race",
+                f"program {self.point} {verbs[kind]} element {where} of {ref.buffer.name}, which program"
+                f" {self.points[other]} {verbs[table]}: programs run in any order, or at once",
+                self.place,
+                ((memory.places.get((other, earlier)), f"program {self.points[other]} {verbs[table]} it here"),),
+            )
+        )
+
+    def do_dma_start(self, equation: Equation, operands: Sequence[Any]) -> Run:
+        raise UnsupportedError("copies with semaphores are a TPU's: Triton kernels do not have them")
+        yield
+
+
+def _memory(name: str, aval: Any, kind: str, value: Array | None, windows: Sequence[Any]) -> _Memory:
+    shape, dtype = aval.shape, dtype_of(aval.dtype)
+    low = tuple(max(0, *(-one.starts[d] for one in windows)) for d in range(len(shape)))
+    high = tuple(max(0, *(one.starts[d] + one.sizes[d] - shape[d] for one in windows)) for d in range(len(shape)))
+    whole = filled([a + n + b for a, n, b in zip(low, shape, high, strict=True)], dtype)
+    key = tuple(slice(a, a + n) for a, n in zip(low, shape, strict=True))
+    inside = np.zeros(whole.shape, bool)
+    inside[key] = True
+    if value is not None:
+        whole[key] = value.reshape(shape)
+    written = np.zeros(whole.shape, bool) if kind == "output" else None
+    tables = [np.full(whole.shape, NOBODY, np.int64) for _ in range(3)]
+    return _Memory(Buffer(name, aval, whole, "gmem", written), low, shape, inside, *tables, places={})
+
+
+def _plain(ref: Ref) -> list[Index]:
+    return [one for one in ref.views if isinstance(one, Index)]
+
+
+def _chosen(part: Array, mask: Array | None) -> Array:
+    part = np.asarray(part)
+    if mask is None:
+        return part
+    return part[np.broadcast_to(mask, part.shape)] if np.ndim(part) else part
+
+
+def run_gpu(
+    call: PallasCall, operands: Sequence[Any], choices: Choices, *, observer: Observer | None = None
+) -> Outcome:
+    """Runs a call's programs. Raises ``UnsupportedError`` for what the interpreter does not have."""
+    return GpuMachine(call, operands, choices, observer=observer).run_call()

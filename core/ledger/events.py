@@ -212,6 +212,80 @@ class LayoutCopy(Event):
     priorities: str | None = fact("text", "weight of the use's constraint against the definition's", default=None)
 
 
+@event_type(
+    "copy_added",
+    kind="decision",
+    sentence="copy {subject}[ of part {index}] {verdict} for {cause}: {code}[, {bytes}]",
+)
+class CopyAdded(Event):
+    """Copy insertion put a copy where values would meet in one buffer; most go again in its second step."""
+
+    cause: str = fact("name", "the loop, conditional or in-place instruction, or the value, that it is for")
+    index: str = fact("name", "tuple index of the copied part", default="")
+    bytes: int | None = fact("bytes", "size of the copied value", default=None)
+
+
+@event_type(
+    "copy_interference",
+    kind="decision",
+    sentence="copy {subject} stays: {code}[, {value} is read by {read_by}][ after {overwritten_by} is written]"
+    "[, {bytes}]",
+)
+class CopyInterference(Event):
+    """A copy could not be removed, with the read and the write that would meet."""
+
+    value: str | None = fact("name", "the value that would be overwritten", default=None)
+    read_by: str | None = fact("name", "the instruction that reads it too late", default=None)
+    overwritten_by: str | None = fact("name", "the value that would be written over it", default=None)
+    bytes: int | None = fact("bytes", "size of the copied value", default=None)
+
+
+@event_type(
+    "buffer_refusal",
+    kind="decision",
+    sentence="{subject}{index} does not join allocation {allocation}: {code}[, {other} is there][, needs {want}]"
+    "[, has {have}]",
+)
+class BufferRefusal(Event):
+    """Buffer assignment refused to put a value into an allocation that exists."""
+
+    index: str = fact("name", "shape index of the value")
+    allocation: int = fact("ordinal", "number of the allocation in the report")
+    other: str | None = fact("name", "the value that is there and in the way", default=None)
+    want: int | None = fact("bytes", "bytes that the value's buffer needs", default=None)
+    have: int | None = fact("bytes", "bytes that the allocation has", default=None)
+
+
+@event_type(
+    "buffer_placement",
+    kind="decision",
+    sentence="{subject}{index} placed in allocation {allocation} at offset {offset}, {size}[, chosen from {gaps}]"
+    "[, fuel {fuel}]",
+)
+class BufferPlacement(Event):
+    """Buffer assignment gave a value its place."""
+
+    index: str = fact("name", "shape index of the value")
+    allocation: int = fact("ordinal", "number of the allocation in the report")
+    offset: int = fact("bytes", "offset in the allocation")
+    size: int = fact("bytes", "bytes that it takes there")
+    gaps: str | None = fact("text", "free ranges that the heap chose from, `start-end`, the last one open", default=None)
+
+
+@event_type(
+    "memory_peak",
+    kind="finding",
+    sentence="peak of {bytes} at step {tick}[, while {subject} runs][, {total} allocated][, {fragmentation} lost in gaps]",
+)
+class MemoryPeak(Event):
+    """The most memory in use along the schedule rose to this; the last such event is the peak."""
+
+    bytes: int = fact("bytes", "bytes in use")
+    tick: int = fact("ordinal", "step of the flattened schedule")
+    total: int | None = fact("bytes", "bytes of all allocations", default=None)
+    fragmentation: int | None = fact("bytes", "bytes of temporary memory that nothing uses at its fullest", default=None)
+
+
 def _table(*types: type[Event]) -> Mapping[str, type[Event]]:
     table = {one.spec.name: one for one in types}
     if len(table) != len(types):
@@ -235,5 +309,10 @@ EVENT_TYPES: Mapping[str, type[Event]] = _table(
     EvaluationDifference,
     LayoutConstraint,
     LayoutCopy,
+    CopyAdded,
+    CopyInterference,
+    BufferRefusal,
+    BufferPlacement,
+    MemoryPeak,
 )
 """Every event type by the name that the ledger stores."""

@@ -31,6 +31,7 @@ from hloscope.core.pallas.jaxpr import (
     Slot,
     Span,
     dtype_of,
+    sub_jaxprs,
 )
 
 READS = frozenset({"get", "masked_load"})
@@ -430,6 +431,51 @@ def kernel_facts(call: PallasCall, points: Array, prefetch: Sequence[Array | Non
     with np.errstate(all="ignore"):
         walker.walk(kernel, refs, np.ones(points.shape[0], bool), 0, call.kernel_at or call.at)
     return KernelFacts(tuple(walker.accesses), tuple(walker.primitives))
+
+
+def selected_loads(kernel: Jaxpr) -> frozenset[int]:
+    """Identities of loads whose value only goes into selects as one of the cases.
+
+    Such a load may read what nobody wrote: the select is there to leave it out.
+    """
+    found: set[int] = set()
+    _selected(kernel, found)
+    return frozenset(found)
+
+
+def _selected(jaxpr: Jaxpr, found: set[int]) -> None:
+    users: dict[int, list[tuple[Equation, int]]] = {}
+    for equation in jaxpr.equations:
+        for position, atom in enumerate(equation.inputs):
+            if isinstance(atom, int):
+                users.setdefault(atom, []).append((equation, position))
+        for _, inner in sub_jaxprs(equation.params):
+            _selected(inner, found)
+    kept = {atom for atom in jaxpr.outputs if isinstance(atom, int)}
+
+    def only_selected(variable: int, depth: int) -> bool:
+        if variable in kept or variable not in users or depth > 8:
+            return False
+        for equation, position in users[variable]:
+            if equation.primitive == "select_n" and position > 0:
+                continue
+            inner = equation.params.get("jaxpr")
+            if equation.primitive in INLINED and isinstance(inner, Jaxpr):
+                argument = inner.inputs[position]
+                uses = [(one, k) for one in inner.equations for k, atom in enumerate(one.inputs) if atom == argument]
+                if argument not in inner.outputs and all(one.primitive == "select_n" and k > 0 for one, k in uses):
+                    continue
+                return False
+            if equation.primitive not in ("convert_element_type", "broadcast_in_dim", "reshape"):
+                return False
+            if any(out is not None and not only_selected(out, depth + 1) for out in equation.outputs):
+                return False
+        return True
+
+    for equation in jaxpr.equations:
+        out = equation.outputs[0] if equation.outputs else None
+        if equation.primitive in READS and out is not None and only_selected(out, 0):
+            found.add(id(equation))
 
 
 SPACES: Mapping[str, str] = {

@@ -8,7 +8,7 @@ computes all three for any mix. Source: ``jax-ml/jax:jax/_src/pallas/core.py#Gri
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -205,6 +205,18 @@ class PallasCall:
             if output == number and position >= 0:
                 return self.inputs[position]
         return None
+
+
+def at_point(point: Sequence[int]) -> str:
+    """`` at grid point (0, 1)`` for a sentence; nothing where there is no grid."""
+    if not point:
+        return ""
+    return " at grid point (" + ", ".join(map(str, point)) + ("," if len(point) == 1 else "") + ")"
+
+
+def from_point(point: Sequence[int]) -> str:
+    """The same at the start of a sentence, a space after it."""
+    return at_point(point)[1:] + " " if point else ""
 
 
 def _semantics_word(value: object) -> str:

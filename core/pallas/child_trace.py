@@ -157,7 +157,8 @@ def arguments(path: str, name: str, function: Any, given: list[str]) -> tuple[li
             )
         if not is_shape(parameter.default):
             continue  # the function's own default is used
-        if parameter.kind is parameter.POSITIONAL_ONLY:
+        # by position as long as no parameter was left out, so that the arguments keep the order of the signature
+        if parameter.kind is not parameter.KEYWORD_ONLY and len(args) == position:
             args.append(parameter.default)
         else:
             kwargs[parameter.name] = parameter.default

@@ -21,7 +21,7 @@ from hloscope.core.pallas.checks.registry import CODES, check_call
 from hloscope.core.pallas.chips import Chip, find_chip
 from hloscope.core.pallas.grid import Schedule, walk
 from hloscope.core.pallas.interpret.generic import known_operands
-from hloscope.core.pallas.jaxpr import Array, Span
+from hloscope.core.pallas.jaxpr import Array, Span, statements
 from hloscope.core.pallas.tracing import Trace, trace_file
 
 MOST_STEPS_SHOWN = 64
@@ -127,7 +127,7 @@ def analyse(
         from hloscope.core.pallas.interpret.session import interpret_trace
 
         findings, rungs = interpret_trace(traced, target, seed=seed, runs=runs)
-        report.findings = ordered([*report.findings, *findings])
+        report.findings = ordered([*report.findings, *told_by_running(report.findings, findings)])
         report.rungs.extend(rungs)
     return report
 
@@ -184,7 +184,27 @@ def subject_of(
         reason = error.message
     if facts is None:
         facts = kernel_facts(call, np.zeros((1, len(call.grid)), np.int32), prefetch) if schedule is None else None
-    return Subject(traced.path, call, backend, chip, schedule, facts, reason, traced.rules, program.lowering, prefetch)
+    return Subject(
+        traced.path,
+        call,
+        backend,
+        chip,
+        schedule,
+        facts,
+        reason,
+        traced.rules,
+        program.lowering,
+        prefetch,
+        unused_outputs(program, call.number),
+    )
+
+
+def unused_outputs(program: Program, number: int) -> frozenset[int]:
+    """Outputs of a call that the program does not use."""
+    for equation, _, _ in statements(program.jaxpr) if program.jaxpr is not None else ():
+        if equation.primitive == "pallas_call" and equation.params["call"] == number:
+            return frozenset(k for k, variable in enumerate(equation.outputs) if variable is None)
+    return frozenset()
 
 
 def backend_of(call: PallasCall, chip: Chip | None) -> str | None:
@@ -287,6 +307,21 @@ def ordered(findings: Sequence[Finding]) -> list[Finding]:
             seen.add(key)
             unique.append(one)
     return sorted(unique, key=lambda one: (one.file, one.line, one.column, one.code))
+
+
+SAME_FAULT: Mapping[str, str] = {"out-of-bounds": "kernel-slice-out-of-range"}
+"""Code of a run -> code under which the static check tells the same."""
+
+
+def told_by_running(known: Sequence[Finding], run: Sequence[Finding]) -> list[Finding]:
+    """Findings of a run without those that were known at the same place before."""
+    places = {(one.code, one.file, one.line, one.column) for one in known}
+    return [
+        one
+        for one in run
+        if (one.code, one.file, one.line, one.column) not in places
+        and (SAME_FAULT.get(one.code), one.file, one.line, one.column) not in places
+    ]
 
 
 def _place(span: Span | None) -> dict[str, object] | None:

@@ -60,6 +60,8 @@ class Subject:
     rules: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     lowering: Lowering | None = None
     prefetch: Sequence[Array | None] = ()
+    unused: frozenset[int] = frozenset()
+    """Outputs that the program drops, as kernels do that use outputs for scratch."""
 
     def place(self, *spans: Span | None) -> Span:
         """The first of the places that is known; the call's own, or the top of the file, in the end."""

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hloscope.core.pallas.accesses import Access, Range
-from hloscope.core.pallas.checks.finding import Finding, Subject, points_text
+from hloscope.core.pallas.accesses import Access, Range, selected_loads
+from hloscope.core.pallas.call import at_point
+from hloscope.core.pallas.checks.finding import Finding, Subject
 from hloscope.core.pallas.checks.outputs import accesses_of
 from hloscope.core.pallas.jaxpr import Array
 
@@ -54,6 +55,7 @@ def _reads(
     assert subject.schedule is not None
     writes = [one for one in accesses if one.writes]
     undecided: Access | None = None
+    guarded = selected_loads(subject.call.kernel)
     told: set[object] = set()
     for read in accesses:
         if not read.reads or read.place in told:
@@ -70,12 +72,14 @@ def _reads(
                 certain |= before
         happens = when < NEVER
         bad = np.flatnonzero(happens & ~certain & ~possible)
-        if len(bad) and read.steps is not None:
-            point = points_text(subject.schedule.point(int(when[bad[0]])))
+        if id(read.equation) in guarded:
+            undecided = undecided or (read if len(bad) or (happens & ~certain).any() else None)
+        elif len(bad) and read.steps is not None:
+            point = subject.schedule.point(int(when[bad[0]]))
             told.add(read.place)
             yield subject.finding(
                 "uninitialized-read",
-                f"{title} is read at grid point {point} before anything was written to it"
+                f"{title} is read{at_point(point)} before anything was written to it"
                 + (f", and at {len(bad) - 1:,} more" if len(bad) > 1 else "")
                 + note,
                 read.place,
@@ -86,7 +90,7 @@ def _reads(
         yield subject.finding(
             "unsupported",
             f"whether {title} is written before this read is not decided: the stores before it are partial, masked or"
-            " depend on data",
+            " depend on data, or a select is to leave it out",
             undecided.place,
         )
 

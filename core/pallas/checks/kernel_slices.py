@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from hloscope.core.pallas.accesses import Access
-from hloscope.core.pallas.checks.finding import Finding, Subject, points_text
+from hloscope.core.pallas.call import from_point
+from hloscope.core.pallas.checks.finding import Finding, Subject
 from hloscope.core.pallas.jaxpr import Span
 
 
@@ -35,11 +36,11 @@ def check_slices(subject: Subject) -> Iterator[Finding]:
             continue
         told.add(key)
         step, dim, start, size = found
-        point = points_text(subject.schedule.point(step))
+        point = from_point(subject.schedule.point(step))
         verb = "writes" if access.kind in ("write", "atomic", "dma_write") else "reads"
         yield subject.finding(
             "kernel-slice-out-of-range",
-            f"at grid point {point} the kernel {verb} elements {start}:{start + size} of dimension {dim} of"
+            f"{point}the kernel {verb} elements {start}:{start + size} of dimension {dim} of"
             f" {access.ref.name}, which has {access.ref.aval.shape[dim]}",
             access.place,
             severity="warning" if access.steps is None else None,

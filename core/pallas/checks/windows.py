@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hloscope.core.pallas.call import from_point
 from hloscope.core.pallas.checks.finding import Finding, Subject, points_text
 from hloscope.core.pallas.grid import Walk, affine_starts
 
@@ -62,7 +63,7 @@ def _range_of(subject: Subject, walk: Walk) -> Iterator[Finding]:
     verb = "reads" if operand.kind == "input" else "writes"
     yield subject.finding(
         "index-map-out-of-range",
-        f"at grid point {points_text(point)} the index map of {operand.title} {verb} {what}{whole}{many}:"
+        f"{from_point(point)}the index map of {operand.title} {verb} {what}{whole}{many}:"
         f" interpret=True silently uses the last block again",
         operand.place,
     )

@@ -24,7 +24,7 @@ from hloscope.core.pallas.grid import concrete_grid
 from hloscope.core.pallas.interpret.faults import Fault, Faults, Observer, Outcome, Step
 from hloscope.core.pallas.interpret.generic import block_index
 from hloscope.core.pallas.interpret.machine import Machine, Run
-from hloscope.core.pallas.interpret.memory import Buffer, Cut, Index, Ref, apply, clamp_range, read, write
+from hloscope.core.pallas.interpret.memory import Buffer, Cut, Index, Ref, apply, clamp_range, keep_range, read, write
 from hloscope.core.pallas.interpret.order import Choices
 from hloscope.core.pallas.interpret.primitives import filled
 from hloscope.core.pallas.jaxpr import Array, Equation, Span, dtype_of
@@ -160,7 +160,7 @@ class GpuMachine(Machine):
         return clamp_range(ref, dim, start, size, extent)
 
     def masked_range(self, mask: Any) -> Callable[[Ref, int, Any, int, int], Any]:
-        return clamp_range if mask is not None else self.out_of_range
+        return keep_range if mask is not None else self.out_of_range
 
     def _outside(self, ref: Ref, what: str, extent: int) -> None:
         self.faults.add(

@@ -15,7 +15,7 @@ import numpy as np
 
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.index_map import INLINED
-from hloscope.core.pallas.interpret.memory import Buffer, Ref, clamp_range, read, resolve, write
+from hloscope.core.pallas.interpret.memory import Buffer, Ref, clamp_range, cropped, keep_range, read, resolve, write
 from hloscope.core.pallas.interpret.primitives import RULES, filled
 from hloscope.core.pallas.jaxpr import Array, Equation, Jaxpr, Literal, RefView, Slot, Span, dtype_of
 
@@ -298,25 +298,31 @@ class Machine:
         ref, transforms, mask, other = equation.params["args_tree"]
         target = resolve(operands[ref.index], transforms, operands, 0, self.masked_range(mask))
         chosen = slot_value(mask, operands)
-        found = self.load(target, chosen)
+        shape, dtype = equation.out_avals[0].shape, dtype_of(equation.out_avals[0].dtype)
+        found = self.load(target, cropped(chosen, target))
+        if found.shape != shape:  # what lies past the end is nobody's
+            whole = filled(shape, dtype)
+            whole[tuple(slice(0, n) for n in found.shape)] = found
+            found = whole
         if chosen is not None and other is not None:
             found = np.where(chosen, found, slot_value(other, operands))
-        return [np.asarray(found, dtype_of(equation.out_avals[0].dtype))]
+        return [np.asarray(found, dtype)]
 
     def do_masked_swap(self, equation: Equation, operands: Sequence[Any]) -> Run:
         """A store of the elements that a mask selects."""
         yield from self.pause()
         ref, transforms, value, mask = equation.params["args_tree"]
         target = resolve(operands[ref.index], transforms, operands, 0, self.masked_range(mask))
-        chosen, new = slot_value(mask, operands), slot_value(value, operands)
+        chosen = cropped(slot_value(mask, operands), target)
+        new = cropped(slot_value(value, operands), target)
         old = self.load(target, chosen) if equation.outputs[0] is not None else None
         self.store(target, new, chosen)
         return [old]
 
     def masked_range(self, mask: Any) -> Callable[[Ref, int, Any, int, int], Any]:
-        """How a masked access treats indices out of range."""
+        """How a masked access treats indices out of range: slices are cut off, as ``interpret=True`` does."""
         del mask
-        return self.out_of_range
+        return keep_range
 
     def do_atomic_rmw(self, equation: Equation, operands: Sequence[Any]) -> Run:
         """An atomic update, giving the old value."""

@@ -34,6 +34,8 @@ class Buffer:
     """Which elements something has written; None where all count as written."""
     owner: tuple[int, int] = (0, 0)
     """(device, core) whose memory it is."""
+    ignored: bool = False
+    """Whether races on it are nobody's concern."""
     number: int = field(default_factory=lambda: next(_NUMBERS))
 
     @property
@@ -139,6 +141,22 @@ def clamp_range(ref: Ref, dim: int, start: Any, size: int, extent: int) -> Any:
         array = np.asarray(start)
         return np.clip(np.where(array < 0, array + extent, array), 0, extent - 1)
     return clamped(int(start), size, extent)
+
+
+def keep_range(ref: Ref, dim: int, start: Any, size: int, extent: int) -> Any:
+    """Leaves a slice that reaches past the end as it is: an access through it is cut off there."""
+    return start if np.ndim(start) == 0 and size > 1 and start >= 0 else clamp_range(ref, dim, start, size, extent)
+
+
+def cropped(value: Any, target: Ref) -> Any:
+    """The part of a value, or mask, that an access which is cut off at the end still has."""
+    if value is None or np.ndim(value) == 0:
+        return value
+    shape = apply(target.buffer.data, target.views).shape
+    if np.shape(value) == shape or len(shape) != np.ndim(value):
+        return value
+    kept = (slice(0, n) if m != 1 else slice(None) for n, m in zip(shape, np.shape(value), strict=True))
+    return np.asarray(value)[tuple(kept)]
 
 
 def apply(array: Array, views: Sequence[Index | Reinterpret]) -> Array:

@@ -19,8 +19,8 @@ from hloscope.core.pallas.interpret.machine import Machine, Run
 from hloscope.core.pallas.jaxpr import Array, Equation, Jaxpr, Literal
 
 Axes: TypeAlias = Sequence[tuple[str, int]]
-CallRunner: TypeAlias = Callable[[PallasCall, Sequence[Sequence[Any]], Axes], list[list[Array]]]
-"""Runs one call on the operands of every device and gives the outputs of every device."""
+CallRunner: TypeAlias = Callable[[PallasCall, Sequence[Sequence[Any]], Axes, frozenset[int]], list[list[Array]]]
+"""Runs one call on the operands of every device, told which outputs are dropped; gives the outputs of every device."""
 
 
 class MeshMachine(Machine):
@@ -31,7 +31,7 @@ class MeshMachine(Machine):
         self.calls, self.runner = calls, runner
 
     def do_pallas_call(self, equation: Equation, operands: Sequence[Any]) -> Run:
-        return self.runner(self.calls[equation.params["call"]], [operands], ())[0]
+        return self.runner(self.calls[equation.params["call"]], [operands], (), _unused(equation))[0]
         yield
 
     def effect(self, equation: Equation, operands: Sequence[Any]) -> Run:
@@ -74,7 +74,9 @@ class MeshMachine(Machine):
             operands = [[read(atom, device) for atom in equation.inputs] for device in range(len(places))]
             inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
             if equation.primitive == "pallas_call":
-                results: Sequence[Sequence[Any]] = self.runner(self.calls[equation.params["call"]], operands, names)
+                results: Sequence[Sequence[Any]] = self.runner(
+                    self.calls[equation.params["call"]], operands, names, _unused(equation)
+                )
             elif equation.primitive in INLINED and isinstance(inner, Jaxpr):
                 results = self._devices(inner, operands, names, places)
             elif equation.primitive == "axis_index":
@@ -96,6 +98,10 @@ class MeshMachine(Machine):
         outputs = tuple(range(count, count + len(equation.outputs)))
         function = Jaxpr((), (), tuple(range(count)), (alone,), outputs, {})
         return self.evaluate(function, operands)
+
+
+def _unused(equation: Equation) -> frozenset[int]:
+    return frozenset(number for number, variable in enumerate(equation.outputs) if variable is None)
 
 
 def _coordinate(name: Any, names: Axes, place: Sequence[int]) -> int:

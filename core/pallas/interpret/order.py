@@ -110,7 +110,7 @@ class Detector:
         self.touches.pop(buffer.number, None)
 
     def _report(self, buffer: Buffer, first: Touch, second: Touch) -> None:
-        key = (buffer.name, first.place, second.place, first.writes, second.writes)
+        key = (buffer.name, frozenset({(first.place, first.writes), (second.place, second.writes)}))
         if key not in self._told:
             self._told.add(key)
             self.races.append(Race(buffer, first, second))

@@ -487,6 +487,8 @@ RULES: Mapping[str, Rule] = {
     "shift_right_arithmetic": _shift(False, True),
     "eq": _compare(np.equal), "ne": _compare(np.not_equal), "lt": _compare(np.less), "le": _compare(np.less_equal),
     "gt": _compare(np.greater), "ge": _compare(np.greater_equal),
+    "eq_to": _compare(np.equal), "lt_to": _compare(np.less), "le_to": _compare(np.less_equal),
+    "tile": lambda p, x: np.tile(x, p["reps"]),
     "select_n": _select_n, "clamp": _clamp, "convert_element_type": _convert,
     "bitcast_convert_type": _bitcast_convert, "broadcast_in_dim": _broadcast_in_dim,
     "broadcast_to": lambda p, x: np.broadcast_to(x, p["shape"]), "reshape": _reshape,

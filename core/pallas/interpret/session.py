@@ -28,7 +28,7 @@ from hloscope.core.pallas.tracing import Trace
 
 CORES = 2
 """Cores that a call with parallel dimensions is run on: on one, its steps cannot race."""
-MOST_SECONDS = 60.0
+MOST_SECONDS = 20.0
 """After so long no further order of a call is begun."""
 MOST_PROBES = 40
 
@@ -53,7 +53,11 @@ class _Session:
         self.finding(call, Fault("unsupported", f"the {rung} interpreter stops: {reason}", call.at))
 
     def run_call(
-        self, call: PallasCall, operands: Sequence[Sequence[Any]], axes: Sequence[tuple[str, int]]
+        self,
+        call: PallasCall,
+        operands: Sequence[Sequence[Any]],
+        axes: Sequence[tuple[str, int]],
+        unused: frozenset[int],
     ) -> list[list[Array]]:
         plain = self._generic(call, operands)
         backend = backend_of(call, find_chip(self.target) if self.target else None)
@@ -64,9 +68,11 @@ class _Session:
             outputs = self._orders(call, "gpu", lambda choices: gpu.run_gpu(call, operands[0], choices))
         else:
             cores = CORES if "parallel" in call.semantics and len(operands) == 1 else 1
-            outputs = self._orders(
-                call, "tpu", lambda choices: tpu.run_tpu(call, operands, choices, cores=cores, axes=axes)
-            )
+
+            def on_tpu(choices: Choices) -> Outcome:
+                return tpu.run_tpu(call, operands, choices, cores=cores, axes=axes, unused=unused)
+
+            outputs = self._orders(call, "tpu", on_tpu)
         found = plain if plain is not None else outputs
         if found is None:
             raise UnsupportedError(f"no interpreter runs {call.name}: what comes after it is not run either")
@@ -92,8 +98,7 @@ class _Session:
         faults: dict[tuple[object, ...], Fault] = {}
         try:
             reference = runner(Choices())
-            told = {one.key: one for one in reference.faults}
-            faults |= told
+            faults |= {one.key: one for one in reference.faults}
             dependent = False
             for number in range(self.runs if reference.decisions else 0):
                 if time.monotonic() - started > MOST_SECONDS:

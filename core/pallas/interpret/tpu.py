@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from hloscope.core.errors import UnsupportedError
+from hloscope.core.pallas.accesses import selected_loads
 from hloscope.core.pallas.blocks import Window, window
-from hloscope.core.pallas.call import Operand, PallasCall
+from hloscope.core.pallas.call import Operand, PallasCall, at_point, from_point
 from hloscope.core.pallas.grid import UNCOPIED_SPACES, concrete_grid
 from hloscope.core.pallas.interpret.faults import Fault, Faults, Observer, Outcome, Step
 from hloscope.core.pallas.interpret.generic import block_index, scalar_ref
@@ -35,6 +36,7 @@ from hloscope.core.pallas.interpret.memory import (
     Region,
     apply,
     clamp_range,
+    keep_range,
     read,
     region,
     resolve,
@@ -117,9 +119,12 @@ class TpuMachine(Machine):
         *,
         cores: int = 1,
         axes: Sequence[tuple[str, int]] = (),
+        unused: frozenset[int] = frozenset(),
         observer: Observer | None = None,
     ) -> None:
         super().__init__()
+        self.unused = unused
+        """Outputs that the program drops: what races there hurts nobody."""
         self.call, self.operands, self.choices, self.observer = call, operands, choices, observer
         self.axes = tuple(axes)
         """Names and sizes of the mesh's axes, for kernels on several devices."""
@@ -141,6 +146,9 @@ class TpuMachine(Machine):
                 agent = self.agents.count
                 self.cores.append(Core(device if len(operands) > 1 else -1, number, agent, clock, points))
         self.current = self.cores[0]
+        self.guarded = selected_loads(call.kernel)
+        self.selected = False
+        """Whether the running load only feeds a select, which may leave out what nobody wrote."""
 
     # -- the machine
 
@@ -208,7 +216,7 @@ class TpuMachine(Machine):
             self.faults.add(
                 Fault(
                     "deadlock",
-                    f"{core.title} waits for ever at grid point {core.point}: {semaphore.name} is {semaphore.count} and"
+                    f"{core.title} waits for ever{at_point(core.point)}: {semaphore.name} is {semaphore.count} and"
                     f" it waits for {amount}{also}",
                     place,
                     tuple((one.waiting[2], f"{one.title} waits here") for one in others if one.waiting is not None),
@@ -282,7 +290,9 @@ class TpuMachine(Machine):
                 continue
             shape, dtype = operand.array.shape, dtype_of(operand.array.dtype)
             data = filled(shape, dtype)
-            found.append(Buffer(operand.name, operand.array, data, "hbm", np.zeros(shape, bool), owner=(device, -1)))
+            buffer = Buffer(operand.name, operand.array, data, "hbm", np.zeros(shape, bool), owner=(device, -1))
+            buffer.ignored = operand.number in self.unused
+            found.append(buffer)
         return found
 
     # -- a core
@@ -426,7 +436,7 @@ class TpuMachine(Machine):
         self.faults.add(
             Fault(
                 "index-map-out-of-range",
-                f"at grid point {core.point} the index map of {operand.title} {verb} {seen} of {operand.array}",
+                f"{from_point(core.point)}the index map of {operand.title} {verb} {seen} of {operand.array}",
                 operand.place,
             )
         )
@@ -491,8 +501,8 @@ class TpuMachine(Machine):
             self.faults.add(
                 Fault(
                     "uninitialized-read",
-                    f"{copy.what} copies {copy.source.buffer.name}, of which {int(part.size - np.count_nonzero(part)):,}"
-                    f" of {part.size:,} elements were never written",
+                    f"{copy.what} copies memory of which {int(part.size - np.count_nonzero(part)):,} of {part.size:,}"
+                    " elements were never written",
                     copy.place,
                 )
             )
@@ -514,6 +524,7 @@ class TpuMachine(Machine):
         core = self.current
         core.place = equation.place or core.place
         name = equation.primitive
+        self.selected = id(equation) in self.guarded
         if name == "axis_index":
             return [np.int32(self._axis_index(core, equation.params["axis_name"]))]
         if name == "get_barrier_semaphore":
@@ -576,17 +587,20 @@ class TpuMachine(Machine):
         self.faults.add(
             Fault(
                 "out-of-bounds",
-                f"at grid point {core.point} the kernel accesses elements {text} of dimension {dim} of"
+                f"{from_point(core.point)}the kernel accesses elements {text} of dimension {dim} of"
                 f" {ref.buffer.name}, which has {extent}",
                 core.place,
             )
         )
         return clamp_range(ref, dim, start, size, extent)
 
+    def masked_range(self, mask: Any) -> Callable[[Ref, int, Any, int, int], Any]:
+        return keep_range if mask is not None else self.out_of_range
+
     def load(self, ref: Ref, mask: Array | None = None) -> Array:
         core = self.current
-        where = self._touch(ref, False, core.agent, core.clock, core.place, self._who(core, "reads"), mask)
-        if ref.buffer.written is not None and not ref.buffer.is_semaphore:
+        where = self._touch(ref, False, core.agent, core.clock, core.place, self._who(core), mask)
+        if ref.buffer.written is not None and not ref.buffer.is_semaphore and not self.selected:
             self._check_read(core, ref, mask, where)
         if self.observer is not None:
             self.note("read", f"{ref.buffer.name}{where}")
@@ -594,7 +608,7 @@ class TpuMachine(Machine):
 
     def store(self, ref: Ref, value: Any, mask: Array | None = None) -> None:
         core = self.current
-        where = self._touch(ref, True, core.agent, core.clock, core.place, self._who(core, "writes"), mask)
+        where = self._touch(ref, True, core.agent, core.clock, core.place, self._who(core), mask)
         if self.observer is not None:
             self.note("write", f"{ref.buffer.name}{where}")
         if mask is not None:
@@ -610,8 +624,8 @@ class TpuMachine(Machine):
             return
         write(ref, value)
 
-    def _who(self, core: Core, verb: str) -> str:
-        return f"{core.title} at grid point {core.point} {verb} it"
+    def _who(self, core: Core) -> str:
+        return f"{core.title}{at_point(core.point)}"
 
     def _check_read(self, core: Core, ref: Ref, mask: Array | None, where: Region) -> None:
         assert ref.buffer.written is not None
@@ -623,7 +637,7 @@ class TpuMachine(Machine):
             self.faults.add(
                 Fault(
                     "uninitialized-read",
-                    f"at grid point {core.point} the kernel reads {ref.buffer.name}{where}, of which"
+                    f"{from_point(core.point)}the kernel reads {ref.buffer.name}{where}, of which"
                     f" {int(part.size - np.count_nonzero(part)):,} of {part.size:,} elements were never written",
                     core.place,
                 )
@@ -634,7 +648,7 @@ class TpuMachine(Machine):
         mask: Array | None = None,
     ) -> Region:  # fmt: skip
         where = region(ref, mask)
-        if not ref.buffer.is_semaphore:
+        if not ref.buffer.is_semaphore and not ref.buffer.ignored:
             by_kernel = agent == self.current.agent
             touch = Touch(agent, clock[agent], writes, where, place, what, by_kernel)
             self.detector.access(ref.buffer, touch, clock)
@@ -796,17 +810,25 @@ def _block_refs(block: _Buffered, seen: Window, inside: tuple[slice, ...] | None
 
 def _race_fault(race: Race) -> Fault:
     first, second = race.first, race.second
-    verbs = ("writes" if first.writes else "reads", "writes" if second.writes else "reads")
     box = first.region if second.region.contains(first.region) else second.region
     # the kernel's own statement is the place to look at; a copy's start stands beside it
-    main, other = (first, second) if first.by_kernel and not second.by_kernel else (second, first)
+    main, other = sorted((first, second), key=_reporting_order)
     return Fault(
         "race",
-        f"{main.what} while nothing orders it with {other.what}: both touch {race.buffer.name}{box}"
-        f" ({verbs[0]}, {verbs[1]})",
+        f"{main.what} {_verb(main)} {race.buffer.name}{box}, and nothing orders that with {other.what}, which"
+        f" {_verb(other)} it",
         main.place,
-        ((other.place, other.what),),
+        ((other.place, f"{other.what} {_verb(other)} it"),),
     )
+
+
+def _reporting_order(touch: Touch) -> tuple[bool, int, int, bool]:
+    place = touch.place
+    return (not touch.by_kernel, place.line if place else 0, place.column if place else 0, touch.writes)
+
+
+def _verb(touch: Touch) -> str:
+    return "writes" if touch.writes else "reads"
 
 
 def run_tpu(
@@ -816,10 +838,11 @@ def run_tpu(
     *,
     cores: int = 1,
     axes: Sequence[tuple[str, int]] = (),
+    unused: frozenset[int] = frozenset(),
     observer: Callable[[Step], None] | None = None,
 ) -> Outcome:
     """Runs a call on as many devices as there are lists of operands.
 
     Raises ``UnsupportedError`` for what the interpreter does not have.
     """
-    return TpuMachine(call, operands, choices, cores=cores, axes=axes, observer=observer).run_call()
+    return TpuMachine(call, operands, choices, cores=cores, axes=axes, unused=unused, observer=observer).run_call()

@@ -118,6 +118,8 @@ def reshape_tile(result: tuple[int, ...], source: tuple[int, ...], tile: Tile) -
         if len(outs) == 1 and len(ins) == 1:
             made[ins[0]] = tile[outs[0]]
             continue
+        if len(outs) > 1 and len(ins) > 1:
+            return None
         flat = _collapse([tile[dim] for dim in outs], [result[dim] for dim in outs])
         if flat is None:
             return None
@@ -160,20 +162,27 @@ def factor_groups(a: tuple[int, ...], b: tuple[int, ...]) -> list[tuple[list[int
     return groups
 
 
+def regroups(result: tuple[int, ...], source: tuple[int, ...]) -> bool:
+    """Whether a reshape cuts several dimensions into several others, which no tile passes."""
+    return any(
+        sum(result[dim] != 1 for dim in outs) > 1 and sum(source[dim] != 1 for dim in ins) > 1
+        for outs, ins in factor_groups(result, source)
+    )
+
+
 def _collapse(tile: list[TileDim], sizes: list[int]) -> TileDim | None:
-    """Several dimensions as one: inner ones whole, then one in part, then single elements."""
-    size = 1
-    inner = 1
-    partial = False
-    stride = 0
+    """Several dimensions as one. From the inside: single elements, whole dimensions, one in part, single elements."""
+    size, inner, stride = 1, 1, 0
+    closed = False
     for one, whole in zip(reversed(tile), reversed(sizes), strict=True):
-        if partial and one.size != 1:
+        if one.size == 1:
+            closed = closed or stride > 0
+        elif closed:
             return None
-        size *= one.size
-        if not stride and one.size > 1:
-            stride = one.stride * inner
-        if one.size < whole:
-            partial = True
+        else:
+            stride = stride or one.stride * inner
+            size *= one.size
+            closed = one.size < whole
         inner *= whole
     if size == prod(sizes):
         return TileDim(size, 1, 0)

@@ -17,7 +17,7 @@ import numpy as np
 from hloscope.core.analysis.cost import shape_bytes
 from hloscope.core.analysis.cost_units import TICKS_PER_SECOND
 from hloscope.core.analysis.elementwise import minor_to_major
-from hloscope.core.analysis.indexing import factor_groups
+from hloscope.core.analysis.indexing import factor_groups, regroups
 from hloscope.core.fusion.cost_model.run_time import L1_SPEEDUP, L2_SPEEDUP, OVERLAP
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ def _operands(
             )
         ]  # noqa: E501
     if opcode in ("bitcast", "reshape"):
+        if regroups(node.dims, first.dims):
+            raise NotTileableError(node)
         part, failed = _reshaped(lanes, node.dims, first.dims, tile)
         lanes.valid &= ~(active & failed)
         return [(first, part, count)]
@@ -203,13 +205,14 @@ def _reshaped(
 
 def _collapse(lanes: _Lanes, tile: list[_Dim], sizes: list[int]) -> tuple[_Dim, Mask]:
     size, stride = lanes.one.size, lanes.one.stride
-    partial = failed = ~lanes.one.zero
+    closed = failed = ~lanes.one.zero
     inner = 1
     for one, whole in zip(reversed(tile), reversed(sizes), strict=True):
-        failed = failed | (partial & (one.size != 1))
+        single = one.size == 1
+        failed = failed | (closed & ~single)
+        closed = closed | np.where(single, stride > 0, one.size < whole)
+        stride = np.where(~single & (stride == 0), one.stride * inner, stride)
         size = size * one.size
-        stride = np.where((stride == 0) & (one.size > 1), one.stride * inner, stride)
-        partial = partial | (one.size < whole)
         inner *= whole
     covered = size == prod(sizes)
     stride = np.where(covered | (stride == 0), 1, stride)

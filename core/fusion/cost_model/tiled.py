@@ -112,12 +112,12 @@ def best_tiling(device: DeviceDescription, view: FusionView) -> TiledRunTime | D
 
 
 def _why_not(node: TileNode) -> str:
-    opcode = node.instruction.opcode
-    return (
-        f"Bailing out on %{node.instruction.name}"
-        if opcode == "pad"
-        else (f"Failed to compute symbolic tile for %{node.instruction.name}")
-    )
+    name, opcode = node.instruction.name, node.instruction.opcode
+    if opcode == "pad":
+        return f"Bailing out on %{name}"
+    if opcode in ("bitcast", "reshape"):
+        return f"Bailing out on reshape %{name}"
+    return f"Failed to compute symbolic tile for %{name}"
 
 
 def _blocks(root: TileNode, tiles: tuple[int, ...]) -> int:

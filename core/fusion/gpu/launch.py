@@ -25,6 +25,7 @@ _THREADS_TARGET = 256
 _MANY_CONCATENATE_OPERANDS = 10
 _LARGE_WINDOW = 8
 _MAX_UNROLL_FLAG = 8
+_SCATTER_WARPS = 4
 _WIDEST = 1 << 30
 
 
@@ -207,12 +208,24 @@ def _concatenate(analysis: FusionAnalysis) -> Launch:
 
 
 def _scatter(analysis: FusionAnalysis) -> Launch:
-    scatter = analysis.roots[0]
-    update = scatter.operand(scatter.operand_count // 2 + 1).shape
-    # One slice is an update without its scatter dimension, which the scatter simplifier puts first.
-    window = scatter.attr("update_window_dims") or ()
-    size = prod(update.dimensions[dim] for dim in window)
-    return one_dimensional(analysis, update, gcd(size, unroll_factor(analysis, update)))
+    scatter = analysis.heroes[0]
+    count = scatter.operand_count // 2
+    output, indices = scatter.operand(0).shape.dimensions, scatter.operand(count).shape
+    update = scatter.operand(count + 1).shape
+    piece = update.dimensions[1:]  # the scatter simplifier puts the number of slices first
+    slices = indices.dimensions[0] if indices.dimensions else 1
+    length = indices.dimensions[1] if indices.rank > 1 else 1
+    active = _SCATTER_WARPS * analysis.device.core_count
+    if scatter.attr("indices_are_sorted") and not scatter.attr("unique_indices") and slices > active:
+        possible = prod(whole - size + 1 for whole, size in list(zip(output, piece, strict=False))[:length])
+        each = ceil_div(slices, max(active, possible))
+        vector = 128 // indices.type.bits
+        if length == 1 and each > vector:
+            each = ceil_div(each, vector) * vector
+        return Launch(ceil_div(slices, each * _SCATTER_WARPS), _SCATTER_WARPS * analysis.device.threads_per_warp)
+    launch = one_dimensional(analysis, update, gcd(prod(piece), unroll_factor(analysis, update)))
+    warp = analysis.device.threads_per_warp
+    return Launch(launch.blocks, ceil_div(launch.threads, warp) * warp)
 
 
 # ---------------------------------------------------------------- transposes

@@ -70,6 +70,14 @@ class Guide(Protocol):
         """Number of the first new fusion's name."""
         ...
 
+    def order(self, computations: list[HloComputation]) -> list[HloComputation]:
+        """The order in which computations are worked through."""
+        ...
+
+    def expected(self, producer: HloInstruction) -> str | None:
+        """The reason with which a producer is about to be refused: of several users that refuse, the first counts."""
+        ...
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -116,7 +124,8 @@ def run_priority_fusion(
 def fusible_computations(module: HloModule) -> list[HloComputation]:
     """Computations whose instructions are kernels: no fusion bodies, nothing that runs inside another instruction.
 
-    Conditions of loops come first: the numbers in the names of real dumps show it.
+    The order is that of the text, which is a post order; once earlier passes have added bodies of their own, conditions
+    of loops come first: the numbers in the names of real dumps show it.
     """
     inner: set[HloComputation] = set()
     conditions: set[HloComputation] = set()
@@ -127,7 +136,9 @@ def fusible_computations(module: HloModule) -> list[HloComputation]:
             elif one.opcode == "while":
                 conditions.update(one.called["condition"])
     found = [one for one in module.post_order() if not one.is_fusion and one not in inner]
-    return sorted(found, key=lambda one: one not in conditions)
+    if names_used_before(module):
+        found.sort(key=lambda one: one not in conditions)
+    return found
 
 
 def _is_stream(instruction: HloInstruction) -> bool:
@@ -157,7 +168,8 @@ class _Run:
 
     def run(self) -> Outcome:
         self._model.number(self._module)
-        for computation in fusible_computations(self._module):
+        computations = fusible_computations(self._module)
+        for computation in computations if self._guide is None else self._guide.order(computations):
             self._computation(computation)
         return self._outcome
 
@@ -171,7 +183,12 @@ class _Run:
                     users.sort(one, order)
             self._before_batch(computation, users)
         queue = PriorityQueue(
-            computation, self._model, users, self._on_score, tie=guide.pick if guide is not None else None
+            computation,
+            self._model,
+            users,
+            self._on_score,
+            tie=guide.pick if guide is not None else None,
+            expected=guide.expected if guide is not None else None,
         )
         queue.start()
         while queue.take():

@@ -57,6 +57,8 @@ class PriorityQueue:
     on_score: Callable[[Score], None]
     tie: Tie | None = None
     """Asked which of several producers of equal priority goes first; None for the youngest."""
+    expected: Callable[[HloInstruction], str | None] | None = None
+    """The reason of a refusal that is known to come, where users refuse for several reasons."""
     ids: dict[HloInstruction, int] = field(default_factory=dict["HloInstruction", int])
     producer: HloInstruction | None = None
     """The producer that was taken last."""
@@ -213,14 +215,15 @@ class PriorityQueue:
     def _with_all_users(self, producer: HloInstruction, users: list[HloInstruction]) -> tuple[Decision, str | None]:
         if not users:
             return Decision.forbid(NO_USERS), None
-        asked = False
-        for user in users:
-            if is_fusible_bitcast(user):
-                continue
-            asked = True
-            decision = self.decide(producer, user)
-            if not decision:
-                return decision, user.name
+        asked = [user for user in users if not is_fusible_bitcast(user)]
         if not asked:
             return Decision.forbid(ONLY_BITCASTS, "a user that is no bitcast"), None
-        return ALLOWED, None
+        wanted = self.expected(producer) if self.expected is not None else None
+        first: tuple[Decision, str] | None = None
+        for user in asked:
+            decision = self.decide(producer, user)
+            if not decision:
+                if wanted is None or decision.reason == wanted:
+                    return decision, user.name
+                first = first or (decision, user.name)
+        return first or (ALLOWED, None)

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hloscope.core.fusion.gpu.can_fuse import is_fusible_bitcast
-from hloscope.core.fusion.gpu.priority_fusion import Step
+from hloscope.core.fusion.gpu.priority_fusion import Step, names_used_before
 
 if TYPE_CHECKING:
     from hloscope.core.fusion.gpu.fuse import UserOrder
+    from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.ledger.events import FusionDecision
 
@@ -74,6 +75,7 @@ class DumpGuide:
         self._groups = groups_of(steps)
         self._fusions = [step for step in steps if step.kind == "fused"]
         self._done = 0
+        self._reasons: dict[str, str] = {}
         self._first: dict[str, list[str]] = {}
         for step in steps:
             if step.kind == "priority":
@@ -84,6 +86,31 @@ class DumpGuide:
         for group in self._groups:
             self._starts.append(count)
             count += len(group.fusions)
+
+    def order(self, computations: list[HloComputation]) -> list[HloComputation]:
+        seen: dict[str, int] = {}
+        for group in self._groups:
+            for step in (*group.scores, *group.fusions):
+                seen.setdefault(step.producer, len(seen))
+        last = len(seen)
+        place: dict[HloComputation, int] = {}
+        for one in computations:
+            place[one] = min((seen.get(each.name, last) for each in one.instructions), default=last)
+        quiet = [one for one in computations if place[one] == last]
+        loud = sorted((one for one in computations if place[one] < last), key=place.__getitem__)
+        if not loud or not quiet:
+            return computations
+        # computations without a step (conditions of loops) burn names: those that come first show in the first one
+        first = self.first_name()
+        if first is not None and first > names_used_before(computations[0].module):
+            return [*quiet, *loud]
+        made: list[HloComputation] = []
+        for one in computations:
+            made.append(one if one in quiet else loud.pop(0))
+        return made
+
+    def expected(self, producer: HloInstruction) -> str | None:
+        return self._reasons.get(producer.name)
 
     def first_order(self, name: str) -> list[str] | None:
         return self._first.get(name)
@@ -97,10 +124,13 @@ class DumpGuide:
         return None
 
     def before_batch(self, find: Callable[[str], HloInstruction | None], users: UserOrder) -> None:
+        self._reasons.clear()
         for start, group in zip(self._starts, self._groups, strict=True):
             if start != self._done:
                 continue
             for step in group.scores:
+                if step.kind == "ineligible" and step.reason is not None:
+                    self._reasons[step.producer] = step.reason
                 found = find(step.producer) if step.kind == "priority" else None
                 if found is not None and {one.name for one in users.of(found)} == set(step.consumers):
                     users.sort(found, step.consumers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from hloscope.bisect.search import Step
     from hloscope.core.passes.interface import HloPass
     from hloscope.core.passes.registry import Registry
+    from hloscope.core.views.data import Source
+    from hloscope.core.views.run import Run
 
 
 @click.command("bisect", epilog="Example: hloscope bisect module.hlo --plugin my_rules.py --pipeline cpu")
@@ -58,39 +59,41 @@ def command(
     module: str | None,
     as_json: bool,
 ) -> int:
-    """Find the pass, and within it the decision, after which the module in FILE computes something else.
+    """Find the pass, and within it the decision, after which a module computes something else.
 
-    Compiles FILE with our own compiler many times, each time with fewer passes and then fewer rewrites, and evaluates
-    what comes out. The answer names the rewrite (rule, instruction, fuel) and how to see it with hloscope opt. Exit 1
-    where something is wrong, 0 where nothing differs.
+    A dump (or ledger) of any compiler: its stages are evaluated, by halving, until the first wrong one is known, then
+    what that stage changed is put back piece by piece until the smallest change is known that makes it wrong.
+
+    A single HLO file: it is compiled with our own compiler many times, each time with fewer passes and then fewer
+    rewrites, and evaluated. The answer names the rewrite (rule, instruction, fuel) and how to see it with hloscope opt.
+
+    Exit 1 where something is wrong, 0 where nothing differs.
     """
-    from hloscope.bisect.oracles import make_oracle
-    from hloscope.bisect.subjects.core import CoreSearch, CoreSubject
     from hloscope.core.cli.opening import refuse_existing
-    from hloscope.core.passes.flags import PassFlags
-    from hloscope.core.passes.registry import Registry
-    from hloscope.core.text import load_module
     from hloscope.core.views.run import find_definition, load
 
     if engine != "core":
         raise UnsupportedError(f"--engine {engine}: only our own compiler (core) can be searched so far")
     if ledger is not None:
         refuse_existing(ledger, force)
+    with load(path, module) as run:
+        say_notes(run.notes)
+        if len(run) > 1:
+            if passes is not None or pipeline is not None or plugin or disable_passes:
+                raise UsageError("--passes, --pipeline, --plugin, --disable-passes are for a single module", path=path)
+            return _search_dump(run, oracle, args_path, seed, as_json)
+        data = run.stage_bytes(0)
+        source = run.source
+    from hloscope.bisect.oracles import make_oracle
+    from hloscope.bisect.subjects.core import CoreSearch, CoreSubject
+    from hloscope.core.passes.flags import PassFlags
+    from hloscope.core.passes.registry import Registry
+    from hloscope.core.text import load_module
+
     registry = Registry()
     for file in plugin:
         registry.load_plugin(file)
     make = _pipeline(passes, pipeline, registry)
-    with load(path, module) as run:
-        if len(run) > 1:
-            raise UnsupportedError(
-                "the stages of a dump are not bisected",
-                path=path,
-                hint=f"hloscope replay {shlex.quote(path)} finds the first stage that differs; the file of one stage "
-                "can be bisected",
-            )
-        say_notes(run.notes)
-        data = run.stage_bytes(0)
-        source = run.source
     subject_module = load_module(data.decode("utf-8", "surrogateescape"), path)
     flags = PassFlags(xla_disable_hlo_passes=tuple(disable_passes.split(",")) if disable_passes else ())
     subject = CoreSubject(subject_module, path, make, registry, flags, target)
@@ -99,13 +102,18 @@ def command(
     )
     answer = search.run()
 
-    def line(name: str | None) -> int | None:
-        place = find_definition(data, name, 0) if name is not None else None
+    def line(one: Culprit) -> int | None:
+        place = find_definition(data, one.instruction, 0) if one.instruction is not None else None
         return place.line + 1 if place is not None else None
 
+    _emit(answer, source, line, as_json)
+    return 1 if answer.fault else 0
+
+
+def _emit(answer: Answer, source: Source, line: Callable[[Culprit], int | None], as_json: bool) -> None:
     keys = {
         "verdict": answer.verdict,
-        "culprits": [_culprit_keys(one, line(one.instruction)) for one in answer.culprits],
+        "culprits": [_culprit_keys(one, line(one)) for one in answer.culprits],
         "cures": answer.cures,
         "probes": answer.probes,
         "evidence": answer.evidence,
@@ -113,6 +121,35 @@ def command(
         "bundle": None,
     }
     emit_object(keys, as_json, lambda: _show(answer, line), source=source)
+
+
+def _search_dump(run: Run, oracle: str, args_path: str | None, seed: int, as_json: bool) -> int:
+    """The stages of a dump as what is searched."""
+    from hloscope.bisect.subjects.dump import DumpSearch
+    from hloscope.core.runtime import npz
+    from hloscope.core.runtime.verdicts import ReplayOptions
+
+    recorded = npz.read(oracle) if oracle.endswith(".npz") else None
+    if recorded is None and oracle != "reference":
+        raise UnsupportedError(f"--oracle {oracle}: the stages of a dump are judged by the evaluator or an .npz")
+    if recorded is not None and not recorded.outputs:
+        raise UsageError("holds no outputs (out_000, out_001, …)", path=oracle)
+    given = npz.read(args_path).inputs if args_path is not None else (recorded.inputs if recorded is not None else None)
+    answer = DumpSearch(
+        run,
+        given or None,
+        recorded.outputs if recorded is not None else None,
+        ReplayOptions(seed=seed, workers=1),
+        _progress(as_json),
+    ).run()
+
+    def line(one: Culprit) -> int | None:
+        if one.instruction is None or one.stage is None:
+            return None
+        place = run.definition(one.stage, one.instruction)
+        return place.line + 1 if place is not None else None
+
+    _emit(answer, run.source, line, as_json)
     return 1 if answer.fault else 0
 
 
@@ -160,14 +197,16 @@ def _progress(as_json: bool) -> Callable[[Step], None] | None:
     return show
 
 
-def _show(answer: Answer, line: Callable[[str | None], int | None]) -> None:
+def _show(answer: Answer, line: Callable[[Culprit], int | None]) -> None:
     click.secho(f"verdict: {answer.verdict}", bold=True)
     for one in answer.culprits:
         where = f"{one.pipeline}/{one.pass_name}" if one.pipeline else one.pass_name
-        click.echo(f"culprit: {where}, run {one.occurrence}" + (f", fuel {one.fuel}" if one.fuel is not None else ""))
+        stage = f"stage {one.stage}, " if one.stage is not None else ""
+        fuel = f", fuel {one.fuel}" if one.fuel is not None else ""
+        click.echo(f"culprit: {stage}{where}, run {one.occurrence}{fuel}")
         if one.sentence:
             click.echo(f"  {one.sentence}")
-        at = line(one.instruction)
+        at = line(one)
         if at is not None:
             click.echo(f"  {one.file}:{at}: %{one.instruction}")
         if one.fuel is not None:

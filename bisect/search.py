@@ -137,3 +137,45 @@ def _ask_between(low: int, high: int, ask: Callable[[int, int, int], Outcome]) -
                 if outcome.kind != "unknown":
                     return outcome, position
     return None, middle
+
+
+def smallest_cure(
+    count: int,
+    cured: Callable[[frozenset[int]], Outcome],
+    level: str,
+    watch: Callable[[Step], None] | None = None,
+) -> tuple[frozenset[int], list[Step]]:
+    """A smallest set of 0..count-1 that makes the fault go away when it is taken back; nothing can be left out of it.
+
+    `cured` says what is seen with a set taken back: ``right`` where the fault is gone. One member costs at most
+    ceil(log2 count) probes and one more. An empty set means that taking back everything does not cure. Several members
+    are found one after the other, each with the ones before it held.
+    """
+    steps: list[Step] = []
+    known: dict[frozenset[int], Outcome] = {}
+
+    def ask(members: frozenset[int], low: int, high: int, tried: int) -> bool:
+        if members not in known:
+            known[members] = cured(members)
+            step = Step(level, low, high, tried, known[members])
+            steps.append(step)
+            if watch is not None:
+                watch(step)
+        return known[members].kind == "right"
+
+    held: frozenset[int] = frozenset()
+    if count == 0 or not ask(frozenset(range(count)), 0, count, count):
+        return frozenset(), steps
+    limit = count
+    while True:
+        low, high = 0, limit  # without the first `low` it is wrong, with the first `high` it is right
+        while high - low > 1:
+            middle = (low + high) // 2
+            if ask(held | frozenset(range(middle)), low, high, middle):
+                high = middle
+            else:
+                low = middle
+        held |= {high - 1}
+        limit = high - 1
+        if ask(held, low, high, high) or limit == 0:
+            return held, steps

@@ -1,0 +1,425 @@
+"""A dump alone, from any back end: its stages are evaluated until the first wrong one is found, then what that changed.
+
+A position at the first level is a stage: right where its results are those of the first one. At the second level the
+places where the guilty stage parts from the one before it are put back, alone and together, until the smallest set is
+known that makes the results right again.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from hloscope.bisect.putback import Alignment, Border, Hybrid, Line, align, changed_lines, lay_open, put_back, take_back
+from hloscope.bisect.result import Answer, Culprit, Probe
+from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong, smallest_cure
+from hloscope.core.errors import HloscopeError, InternalError
+from hloscope.core.hlo.hashing import structural_hash
+from hloscope.core.runtime import elided
+from hloscope.core.runtime.compare import compare, rules_for
+from hloscope.core.runtime.evaluator import bind, leaves
+from hloscope.core.runtime.evaluator.values import Token
+from hloscope.core.runtime.inputs import moderate_inputs
+from hloscope.core.runtime.stage import Program, output_shardings, parameter_shardings, run_stage
+from hloscope.core.runtime.verdicts import (
+    DIFFERS,
+    NOT_EVALUATED,
+    Reference,
+    ReplayOptions,
+    StageTask,
+    StageVerdict,
+    check_stage,
+    evaluation,
+)
+from hloscope.core.text import load_module, print_module
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hloscope.core.hlo.instruction import HloInstruction
+    from hloscope.core.runtime.evaluator import Array
+    from hloscope.core.views.run import Run
+
+
+@dataclass(slots=True)
+class DumpSearch:
+    """One bisection of a dump."""
+
+    run_: Run
+    inputs: Sequence[Array] | None = None
+    """Whole arrays in the order of the entry parameters; random ones by the seed where this is None."""
+    expected: Sequence[Array] | None = None
+    """Recorded results; the first stage is right by definition where this is None."""
+    options: ReplayOptions = field(default_factory=ReplayOptions)
+    watch: Callable[[Step], None] | None = None
+    hazards: Callable[[], list[str]] | None = None
+    """Findings on the final module's buffers, asked for only when every stage is right."""
+
+    def run(self) -> Answer:
+        """Search and answer. Raises a HloscopeError where the first stage cannot be read or evaluated."""
+        with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
+            return _Search(self, Path(folder)).run()
+
+
+class _Search:
+    def __init__(self, asked: DumpSearch, folder: Path) -> None:
+        self._asked = asked
+        self._run = asked.run_
+        self._folder = folder
+        self._steps: list[Step] = []
+        self._texts: list[Callable[[], str]] = [_reader(asked.run_, number) for number in range(len(asked.run_))]
+        self._stages = _distinct(asked.run_)
+        self._verdicts: dict[int, StageVerdict] = {}
+        self._answer = Answer("cannot-tell")
+
+    def run(self) -> Answer:
+        answer = self._answer
+        try:
+            self._judge = _Judge(self._texts, self._asked, self._folder)
+        finally:
+            answer.probes = _report(self._steps)
+        if self._asked.expected is not None:
+            said = self._judge.against_recorded(self._asked.expected)
+            if said is not None:
+                return self._end_without_stage(said)
+        if len(self._stages) < 2:
+            answer.verdict, answer.evidence = "no-difference", ["there is only one stage: nothing changed the module"]
+            return answer
+        try:
+            found = first_wrong(len(self._stages) - 1, self._probe, "stage", self._saw)
+        except NoFault as error:
+            at = self._linear(error)
+            if at is None:
+                return answer
+        else:
+            at = found.position
+            if not found.exact:
+                answer.evidence.append(
+                    f"stages {self._stages[found.low] + 1} to {self._stages[at] - 1} could not be evaluated: the "
+                    "change lies among them"
+                )
+        self._guilty(at)
+        answer.probes = _report(self._steps)
+        return answer
+
+    # ---------------------------------------------------------------- stages
+    def _probe(self, position: int) -> Outcome:
+        verdict = self._verdict(position)
+        if verdict.status == NOT_EVALUATED:
+            return Outcome("unknown", verdict.reason)
+        if verdict.status == DIFFERS:
+            return Outcome("wrong", verdict.reason)
+        return Outcome("right", "within what rounding errors were seen to do" if verdict.widened else "")
+
+    def _verdict(self, position: int) -> StageVerdict:
+        number = self._stages[position]
+        if number not in self._verdicts:
+            self._verdicts[number] = self._judge.stage(number)
+        return self._verdicts[number]
+
+    def _linear(self, error: NoFault) -> int | None:
+        """The ends agree (or the last stage tells nothing): look at every stage, since a fault may not last."""
+        answer = self._answer
+        if error.where == "everywhere":
+            answer.verdict = "cannot-tell"
+            answer.evidence.append(f"the first stage does not agree with itself: {error.outcome.detail}")
+            return None
+        wrong: int | None = None
+        unknown: list[int] = []
+        for position in range(1, len(self._stages)):
+            outcome = self._probe(position)
+            self._saw(Step("stage", 0, len(self._stages) - 1, position, outcome))
+            if outcome.kind == "wrong" and wrong is None:
+                wrong = position
+            elif outcome.kind == "unknown":
+                unknown.append(self._stages[position])
+        if wrong is not None:
+            answer.evidence.append("the last stage does not show it: a later stage computes the right thing again")
+            return wrong
+        answer.probes = _report(self._steps)
+        if unknown:
+            reason = self._verdicts[unknown[0]].reason
+            answer.evidence.append(f"{len(unknown)} of {len(self._stages)} stages cannot be evaluated: {reason}")
+        widened = [number for number, verdict in self._verdicts.items() if verdict.widened]
+        if len(unknown) == len(self._stages) - 1:
+            return None
+        self._nothing_wrong(widened)
+        return None
+
+    def _nothing_wrong(self, widened: list[int]) -> None:
+        answer = self._answer
+        checked = sum(one.status != NOT_EVALUATED for one in self._verdicts.values()) + 1
+        answer.evidence.insert(0, f"all {checked} distinct stages that were evaluated compute the same")
+        findings = self._asked.hazards() if self._asked.hazards is not None else []
+        if findings:
+            answer.verdict = "unsafe-buffers"
+            answer.evidence.extend(findings)
+        elif widened:
+            answer.verdict = "allowed-change"
+            verdict = self._verdicts[min(widened)]
+            answer.evidence.append(
+                f"stage {min(widened)} is the first that is off by more than one rounding explains, but not by more "
+                f"than rounding errors were seen to do: {verdict.reason}"
+            )
+        else:
+            answer.verdict = "no-difference"
+
+    def _end_without_stage(self, said: str) -> Answer:
+        """The recorded results are not what the first stage computes: the fault lies before or behind the stages."""
+        answer = self._answer
+        wrong = None
+        for position in range(1, len(self._stages)):
+            outcome = self._probe(position)
+            self._saw(Step("stage", 0, len(self._stages) - 1, position, outcome))
+            if outcome.kind == "wrong":
+                wrong = position
+                break
+        answer.evidence.append(f"the recorded results are not those of the first stage: {said}")
+        if wrong is not None:
+            self._guilty(wrong)
+        elif any(one.status == NOT_EVALUATED for one in self._verdicts.values()):
+            answer.evidence.append("not every stage could be evaluated, so the stages are not cleared")
+        else:
+            findings = self._asked.hazards() if self._asked.hazards is not None else []
+            answer.verdict = "unsafe-buffers" if findings else "below-hlo"
+            answer.evidence.append("every stage computes what the first one does")
+            answer.evidence.extend(findings or ["no hazard was found in the final module's buffers"])
+        answer.probes = _report(self._steps)
+        return answer
+
+    # ---------------------------------------------------------------- what the guilty stage changed
+    def _guilty(self, position: int) -> None:
+        answer = self._answer
+        number, earlier = self._stages[position], self._stages[position - 1]
+        while earlier and self._verdicts.get(earlier, _UNSEEN).status in (NOT_EVALUATED, DIFFERS):
+            position -= 1
+            earlier = self._stages[position - 1]
+        verdict = self._verdicts[number]
+        row = self._run.outline[number]
+        answer.verdict = "wrong-stage"
+        answer.evidence.append(f"stage {number} ({row.pass_name}) computes something else: {verdict.reason}")
+        occurrence = sum(one.pass_name == row.pass_name for one in self._run.outline[:number])
+        culprit = Culprit(row.file or self._run.source.path, row.pass_name, row.pipeline, occurrence, stage=number)
+        if self._verdicts[number].widened:
+            answer.verdict = "allowed-change"
+        try:
+            found = align(load_module(self._texts[earlier]()), load_module(self._texts[number]()))
+        except (HloscopeError, InternalError) as error:
+            answer.evidence.append(f"what it changed cannot be taken apart: {error}")
+            answer.culprits.append(culprit)
+            return
+        chosen = self._smallest(found, earlier, number)
+        if not chosen:
+            answer.culprits.append(culprit)
+            return
+        for border in chosen:
+            lines = self._lines(border, found, earlier, number) if len(chosen) == 1 else []
+            if lines:
+                answer.culprits.extend(self._name_line(culprit, line) for line in lines)
+            else:
+                answer.culprits.append(self._opened(culprit, border, found, earlier, number))
+        if len(chosen) > 1:
+            answer.evidence.append(f"only all {len(chosen)} changes put back together make it right")
+
+    def _smallest(self, found: Alignment, earlier: int, number: int) -> list[Border]:
+        borders = found.borders
+
+        def cured(members: frozenset[int]) -> Outcome:
+            return self._judge.hybrid(found, [borders[at] for at in sorted(members)], earlier, number)
+
+        chosen, _ = smallest_cure(len(borders), cured, "change", self._saw)
+        if not chosen:
+            self._answer.evidence.append(
+                f"the {len(borders)} places where it parts from stage {earlier} put back do not make it right: what is "
+                "wrong lies in the order or in what cannot be evaluated alone"
+            )
+        return [borders[at] for at in sorted(chosen)]
+
+    def _lines(self, border: Border, found: Alignment, earlier: int, number: int) -> list[Line]:
+        """Single lines inside a border that make it right when they are taken back; none where no line does."""
+        lines = changed_lines(found, border)
+
+        def cured(members: frozenset[int]) -> Outcome:
+            return self._judge.lines(found, [lines[at] for at in sorted(members)], earlier, number)
+
+        chosen, _ = smallest_cure(len(lines), cured, "line", self._saw)
+        return [lines[at] for at in sorted(chosen)]
+
+    def _opened(self, culprit: Culprit, border: Border, found: Alignment, earlier: int, number: int) -> Culprit:
+        """The place inside the fusions that a border is made of, where there are any and it can be found."""
+        whole = self._name(culprit, border, found)
+        if not any(one.opcode == "fusion" for one in found.cone(border)):
+            return whole
+        before, after = lay_open(found.before), lay_open(found.after)
+        opened = align(before.module, after.module)
+
+        def values() -> dict[str, Array]:
+            theirs, ours = self._judge.constants(earlier), self._judge.constants(number)
+            moved = {new: ours[old] for new, old in after.names.items() if old in ours}
+            return {**theirs, **ours, **moved}
+
+        def cured(members: frozenset[int]) -> Outcome:
+            chosen = [opened.borders[at] for at in sorted(members)]
+            return self._judge.mixed(lambda: put_back(opened, chosen), values())
+
+        chosen, _ = smallest_cure(len(opened.borders), cured, "opened fusion", self._saw)
+        if len(chosen) != 1:
+            return whole
+        one = opened.borders[min(chosen)]
+        inside = self._name(culprit, one, opened)
+        if len(inside.produced) >= len(whole.produced) + sum(
+            len(node.callee("calls")) for node in found.cone(border) if node.opcode == "fusion"
+        ):
+            return whole
+        name = after.names.get(one.after.name, one.after.name)
+        return replace(
+            inside,
+            instruction=name,
+            produced=tuple(after.names.get(made, made) for made in inside.produced),
+            sentence=f"%{name} is {_short(one.after)} where the stage before has {_short(one.before)} "
+            f"(%{before.names.get(one.before.name, one.before.name)}); it is part of %{border.after.name}",
+        )
+
+    def _name(self, culprit: Culprit, border: Border, found: Alignment) -> Culprit:
+        cone = found.cone(border)
+        sentence = f"%{border.after.name} = {_short(border.after)} stands where %{border.before.name} = "
+        sentence += f"{_short(border.before)} stood"
+        if len(cone) > 1:
+            shown = ", ".join(f"%{one.name}" for one in cone[-4:])
+            sentence += f"; it is computed by {len(cone)} changed instructions ({shown})"
+        produced = tuple(one.name for one in cone)
+        return replace(culprit, instruction=border.after.name, produced=produced, sentence=sentence)
+
+    def _name_line(self, culprit: Culprit, line: Line) -> Culprit:
+        sentence = f"%{line.after.name} is {_short(line.after)} where it was {_short(line.before)}"
+        return replace(culprit, instruction=line.after.name, produced=(line.after.name,), sentence=sentence)
+
+    def _saw(self, step: Step) -> None:
+        self._steps.append(step)
+        if self._asked.watch is not None:
+            self._asked.watch(step)
+
+
+_UNSEEN = StageVerdict(0, "")
+
+
+class _Judge:
+    """Evaluates stages, and modules made of two, on the program's inputs."""
+
+    def __init__(self, texts: Sequence[Callable[[], str]], asked: DumpSearch, folder: Path) -> None:
+        self._texts = texts
+        self._options = asked.options
+        self._constants: dict[int, Mapping[str, Array]] = {}
+        text = texts[0]()
+        first = load_module(text)
+        values = self._values(0)
+        parameters = first.entry.parameters
+        given = (
+            moderate_inputs(first.entry, self._options.seed)
+            if asked.inputs is None
+            else bind([p.name for p in parameters], [p.shape for p in parameters], list(asked.inputs))
+        )
+        arrays = tuple(leaf for value in given for leaf in leaves(value) if not isinstance(leaf, Token))
+        program = Program(arrays, tuple(parameter_shardings(first)))
+        run = run_stage(first, program, options=evaluation(self._options, values))
+        program = replace(
+            program,
+            output_shapes=tuple(x.shape for x in run.outputs),
+            output_shardings=tuple(output_shardings(first, texts[1:])),
+        )
+        rules = rules_for(first, self._options.factor)
+        self._rules, self._outputs = rules, run.outputs
+        reference = Reference(program, run.outputs, run.kernels, rules, structural_hash(first), text, values)
+        self._reference = str(folder / "reference")
+        Path(self._reference).write_bytes(pickle.dumps(reference, protocol=pickle.HIGHEST_PROTOCOL))
+        self._cache = folder / "verdicts"
+        self._cache.mkdir()
+
+    def against_recorded(self, expected: Sequence[Array]) -> str | None:
+        """How the first stage's results differ from recorded ones; None where they agree."""
+        if len(expected) != len(self._outputs):
+            return f"{len(expected)} results are recorded, the program has {len(self._outputs)}"
+        for number, (want, have) in enumerate(zip(expected, self._outputs, strict=True)):
+            if want.shape != have.shape:
+                return f"result {number} is recorded as {list(want.shape)}, the program gives {list(have.shape)}"
+            one = compare(want, have, self._rules)
+            if not one.within:
+                return f"result {number}: {one}"
+        return None
+
+    def stage(self, number: int) -> StageVerdict:
+        """The verdict on one stage."""
+        text = self._texts[number]()
+        values = self._values(number) if elided.ELIDED_MARK in text else {}
+        return self._check(text, values)
+
+    def hybrid(self, found: Alignment, chosen: Sequence[Border], earlier: int, number: int) -> Outcome:
+        """What the later stage computes with some of its changes put back."""
+        return self.mixed(lambda: put_back(found, chosen), self._of_both(earlier, number))
+
+    def lines(self, found: Alignment, chosen: Sequence[Line], earlier: int, number: int) -> Outcome:
+        """What the later stage computes with some of its lines as they were."""
+        return self.mixed(lambda: take_back(found, chosen), self._of_both(earlier, number))
+
+    def mixed(self, make: Callable[[], Hybrid], values: Mapping[str, Array]) -> Outcome:
+        """What a module made of two stages computes; `values` are those of elided constants by name."""
+        try:
+            mixed = make()
+            text = print_module(mixed.module)
+        except InternalError as error:
+            return Outcome("unknown", f"cannot be put back: {error}")
+        taken = {name: values[old] for name, old in mixed.borrowed.items() if old in values}
+        verdict = self._check(text, {**values, **taken})
+        if verdict.status == NOT_EVALUATED:
+            return Outcome("unknown", verdict.reason)
+        return Outcome("wrong", verdict.reason) if verdict.status == DIFFERS else Outcome("right")
+
+    def constants(self, number: int) -> Mapping[str, Array]:
+        """Values of a stage's elided constants by name."""
+        return self._values(number)
+
+    def _of_both(self, earlier: int, number: int) -> Mapping[str, Array]:
+        return {**self._values(earlier), **self._values(number)}
+
+    def _check(self, text: str, values: Mapping[str, Array]) -> StageVerdict:
+        return check_stage(StageTask(text, self._reference, self._options, str(self._cache), dict(values)))
+
+    def _values(self, number: int) -> Mapping[str, Array]:
+        """Values of a stage's elided constants; what no stage tells is drawn by the seed."""
+        known = self._constants.get(number)
+        if known is None:
+            told = elided.known_in(self._texts, number, self._options.seed)
+            parsed = load_module(self._texts[number]())
+            drawn = elided.resolve(parsed, None, {}, self._options.seed).values
+            known = self._constants[number] = {**drawn, **told}
+        return known
+
+
+def _reader(run: Run, number: int) -> Callable[[], str]:
+    return lambda: run.stage_text(number)
+
+
+def _distinct(run: Run) -> list[int]:
+    """Rows whose text differs from the row before, the first one included."""
+    found: list[int] = []
+    last: bytes | None = None
+    for number in range(len(run)):
+        digest = run.stage_digest(number)
+        if digest != last:
+            found.append(number)
+        last = digest
+    return found
+
+
+def _short(one: HloInstruction) -> str:
+    operands = ", ".join(f"%{operand.name}" for operand in one.operands[:4])
+    rest = ", …" if one.operand_count > 4 else ""
+    return f"{one.opcode}({operands}{rest})"
+
+
+def _report(steps: Sequence[Step]) -> list[Probe]:
+    return [Probe(s.level, s.low, s.high, s.tried, s.outcome.kind, s.outcome.detail) for s in steps]

@@ -1,0 +1,179 @@
+"""A fault planted into the files of a dump: stage and instruction are found, and a sound dump accuses nobody."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stdout
+from math import ceil, log2
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hloscope.bisect.putback import align, lay_open, put_back
+from hloscope.bisect.search import Outcome, smallest_cure
+from hloscope.core.cli.main import run
+from hloscope.core.hlo.hashing import structural_hash
+from hloscope.core.text import load_module, print_module
+
+HEAD = "HloModule m, entry_computation_layout={(f32[4,8]{1,0}, f32[8]{0})->(f32[4,8]{1,0}, f32[4]{0})}\n\n"
+SUM = "%sum (p: f32[], q: f32[]) -> f32[] {\n  %p = f32[] parameter(0)\n  %q = f32[] parameter(1)\n"
+SUM += "  ROOT %s = f32[] add(%p, %q)\n}\n\n"
+OPEN = "ENTRY %main (a: f32[4,8], b: f32[8]) -> (f32[4,8], f32[4]) {\n  %a = f32[4,8]{1,0} parameter(0)\n"
+OPEN += "  %b = f32[8]{0} parameter(1)\n"
+FIRST = """  %one = f32[] constant(1)
+  %ones = f32[4,8]{1,0} broadcast(%one), dimensions={}
+  %same = f32[4,8]{1,0} multiply(%a, %ones)
+  %bs = f32[4,8]{1,0} broadcast(%b), dimensions={1}
+  %minus = f32[4,8]{1,0} subtract(%same, %bs)
+  %e = f32[4,8]{1,0} exponential(%minus)
+  %zero = f32[] constant(0)
+  %total = f32[4]{0} reduce(%e, %zero), dimensions={1}, to_apply=%sum
+  %tail = f32[4,8]{1,0} subtract(%e, %a)
+  ROOT %out = (f32[4,8]{1,0}, f32[4]{0}) tuple(%tail, %total)
+}
+"""
+SIMPLE = """  %bs = f32[4,8]{1,0} broadcast(%b), dimensions={1}
+  %minus = f32[4,8]{1,0} subtract(%a, %bs)
+  %e = f32[4,8]{1,0} exponential(%minus)
+  %zero = f32[] constant(0)
+  %total = f32[4]{0} reduce(%e, %zero), dimensions={1}, to_apply=%sum
+  %tail = f32[4,8]{1,0} subtract(%e, %a)
+  ROOT %out = (f32[4,8]{1,0}, f32[4]{0}) tuple(%tail, %total)
+}
+"""
+BODY = """%fused (x: f32[4,8], y: f32[8]) -> f32[4,8] {
+  %x = f32[4,8]{1,0} parameter(0)
+  %y = f32[8]{0} parameter(1)
+  %bs.1 = f32[4,8]{1,0} broadcast(%y), dimensions={1}
+  %minus.1 = f32[4,8]{1,0} subtract(%x, %bs.1)
+  ROOT %e.1 = f32[4,8]{1,0} exponential(%minus.1)
+}
+
+"""
+FUSED = """  %fusion = f32[4,8]{1,0} fusion(%a, %b), kind=kLoop, calls=%fused
+  %zero = f32[] constant(0)
+  %total = f32[4]{0} reduce(%fusion, %zero), dimensions={1}, to_apply=%sum
+  %tail = f32[4,8]{1,0} subtract(%fusion, %a)
+  ROOT %out = (f32[4,8]{1,0}, f32[4]{0}) tuple(%tail, %total)
+}
+"""
+STAGES = {
+    "before_optimizations": HEAD + SUM + OPEN + FIRST,
+    "0001.simplification.after_algsimp.before_dce": HEAD + SUM + OPEN + SIMPLE,
+    "0002.simplification.after_dce.before_cse": HEAD + SUM + OPEN + SIMPLE.replace("%zero", "%nought"),
+    "0003.fusion.after_priority-fusion.before_verifier": HEAD + SUM + BODY + OPEN + FUSED,
+    "sm_9.0_gpu_after_optimizations": HEAD.replace("m,", "m, is_scheduled=true,", 1) + SUM + BODY + OPEN + FUSED,
+}
+ORDER = list(STAGES)
+FAULTS = {
+    "other opcode": (1, "%tail = f32[4,8]{1,0} subtract", "%tail = f32[4,8]{1,0} add", "tail"),
+    "swapped operands": (1, "subtract(%a, %bs)", "subtract(%bs, %a)", "minus"),
+    "other dimension": (2, "constant(0)", "constant(2)", "nought"),
+    "other reducer": (2, "add(%p, %q)", "maximum(%p, %q)", "s"),
+    "inside a new fusion": (3, "subtract(%x, %bs.1)", "subtract(%bs.1, %x)", "minus.1"),
+    "in the last stage": (4, "exponential(%minus.1)", "negate(%minus.1)", "e.1"),
+}
+
+
+def write_dump(folder: Path, fault: tuple[int, str, str, str] | None, *, lasting: bool = True) -> Path:
+    """The stages as files; the fault stands in its stage and, where it lasts, in every later one with that line."""
+    folder.mkdir()
+    for number, (name, text) in enumerate(STAGES.items()):
+        if fault is not None and (number == fault[0] or (lasting and number > fault[0])):
+            assert number != fault[0] or fault[1] in text
+            text = text.replace(fault[1], fault[2])
+        (folder / f"module_0001.m.{name}.txt").write_text(text)
+    return folder
+
+
+def bisect(*words: object) -> tuple[int, dict[str, Any]]:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        code = run(["bisect", *map(str, words), "--json"])
+    return code, json.loads(out.getvalue())
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_stage_and_instruction_are_found(tmp_path: Path, name: str) -> None:
+    fault = FAULTS[name]
+    code, answer = bisect(write_dump(tmp_path / "dump", fault))
+    assert (code, answer["verdict"]) == (1, "wrong-stage"), answer
+    (culprit,) = answer["culprits"]
+    assert (culprit["stage"], culprit["instruction"]) == (fault[0], fault[3]), answer
+    stage = (tmp_path / "dump" / culprit["file"].rsplit("/", 1)[-1]).read_text().split("\n")
+    assert f"%{fault[3]} = " in stage[culprit["line"] - 1]
+    levels: dict[str, int] = {}
+    for probe in answer["probes"]:
+        levels[probe["level"]] = levels.get(probe["level"], 0) + 1
+    assert levels["stage"] <= ceil(log2(len(STAGES))) + 3
+
+
+def test_a_fault_that_a_later_stage_undoes_is_found_too(tmp_path: Path) -> None:
+    code, answer = bisect(write_dump(tmp_path / "dump", FAULTS["swapped operands"], lasting=False))
+    assert (code, answer["verdict"]) == (1, "wrong-stage")
+    assert [(one["stage"], one["instruction"]) for one in answer["culprits"]] == [(1, "minus")]
+    assert any("computes the right thing again" in said for said in answer["evidence"])
+
+
+def test_a_sound_dump_accuses_nobody(tmp_path: Path) -> None:
+    code, answer = bisect(write_dump(tmp_path / "dump", None))
+    assert (code, answer["verdict"], answer["culprits"]) == (0, "no-difference", [])
+
+
+def test_recorded_results_that_no_stage_explains_lie_below(tmp_path: Path) -> None:
+    from hloscope.core.runtime import npz
+    from hloscope.core.runtime.evaluator import evaluate
+    from hloscope.core.runtime.inputs import inputs_for
+
+    module = load_module(STAGES["before_optimizations"])
+    given = inputs_for(module.entry, 1)
+    results = [one.copy() for one in evaluate(module, given) if hasattr(one, "copy")]
+    dump = write_dump(tmp_path / "dump", None)
+    npz.write(tmp_path / "good.npz", inputs=given, outputs=results)
+    assert bisect(dump, "--oracle", tmp_path / "good.npz")[1]["verdict"] == "no-difference"
+    results[1][2] += 1.0
+    npz.write(tmp_path / "bad.npz", inputs=given, outputs=results)
+    code, answer = bisect(dump, "--oracle", tmp_path / "bad.npz")
+    assert (code, answer["verdict"]) == (1, "below-hlo"), answer
+
+
+def test_putting_everything_back_gives_the_earlier_stage() -> None:
+    texts = list(STAGES.values())
+    for before, after in zip(texts, texts[1:], strict=False):
+        found = align(load_module(before), load_module(after))
+        again = put_back(found, found.borders).module
+        live = load_module(print_module(lay_open(again).module))
+        assert structural_hash(_swept(live)) == structural_hash(_swept(lay_open(load_module(before)).module))
+
+
+def _swept(module: Any) -> Any:
+    """Only what the results need."""
+    from hloscope.core.passes.context import PassContext
+    from hloscope.core.passes.dce import HloDce
+
+    HloDce().run(module, PassContext())
+    for computation in module.computations:
+        computation.reorder(computation.post_order())
+    module.attrs.pop("is_scheduled", None)
+    return module
+
+
+@given(st.integers(1, 400), st.data())
+def test_the_smallest_cure_is_found_within_the_budget(count: int, data: st.DataObject) -> None:
+    wanted = data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=2))
+
+    def cured(members: frozenset[int]) -> Outcome:
+        return Outcome("right" if wanted <= members else "wrong")
+
+    found, steps = smallest_cure(count, cured, "change")
+    assert found == wanted
+    assert len(steps) <= len(wanted) * (ceil(log2(count)) + 2) + 1
+
+
+def test_nothing_cures_where_taking_back_everything_does_not() -> None:
+    found, steps = smallest_cure(5, lambda members: Outcome("wrong"), "change")
+    assert (found, len(steps)) == (frozenset(), 1)

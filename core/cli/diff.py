@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from hloscope.core.cli.opening import module_option, say_notes
+from hloscope.core.cli.opening import module_option, same_module, say_notes
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.errors import UsageError
 from hloscope.core.views.data import InstructionChange, Source, StageDiff
@@ -53,7 +53,7 @@ def command(
             source = run.source
             same = run.stage_digest(found.from_index) == run.stage_digest(found.to_index)
         else:
-            with load(other, module if module is not None else _same_module(run, other)) as second:
+            with load(other, module if module is not None else same_module(run, other)) as second:
                 say_notes(second.notes)
                 found = diff_runs(run, _or(stage, _or(first, -1)), second, _or(stage, _or(last, -1)))
                 title = f"{_name(run, found.from_index)}\n{_name(second, found.to_index)}\n"
@@ -65,17 +65,6 @@ def command(
 
 def _or(value: int | None, default: int) -> int:
     return default if value is None else value
-
-
-def _same_module(run: Run, other: str) -> str | None:
-    """In a second dump of several modules, the one of the same name."""
-    import re
-
-    with load(other) as second:
-        names = [one.name for one in second.modules]
-    if len(names) > 1 and run.source.module in names:
-        return f"^{re.escape(run.source.module)}$"
-    return None
 
 
 def _keys(found: StageDiff) -> dict[str, object]:

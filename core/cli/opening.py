@@ -41,3 +41,14 @@ def refuse_existing(output: str, force: bool) -> None:
     """Raises UsageError where a file would be overwritten without ``--force``."""
     if not force and os.path.lexists(output):
         raise UsageError("exists already", path=output, hint="--force replaces it")
+
+
+def same_module(run: Run, other: str) -> str | None:
+    """In a second dump of several modules, the one of the same name."""
+    import re
+
+    with load(other) as second:
+        names = [one.name for one in second.modules]
+    if len(names) > 1 and run.source.module in names:
+        return f"^{re.escape(run.source.module)}$"
+    return None

@@ -31,7 +31,7 @@ def converter(source: ElementType, target: ElementType) -> Step:
         if target.kind == "complex":
             return lambda x: x.astype(target.dtype)
         inner = converter(_half(source), target)
-        return lambda x: inner(np.ascontiguousarray(np.real(x)))
+        return lambda x: inner(np.asarray(np.real(x)).copy())
     if target.kind == "pred":
         return lambda x: np.asarray(wide(x) != 0)
     if target.kind == "complex":

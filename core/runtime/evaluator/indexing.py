@@ -112,7 +112,7 @@ def _gather(instruction: HloInstruction, machine: Machine) -> Kernel:
                 sides = [1] * batch_rank
                 sides[batch_axes[dim]] = batch_sizes[batch_axes[dim]]
                 start = np.arange(batch_sizes[batch_axes[dim]]).reshape(sides)
-            start = start.reshape(*start.shape, *((1,) * len(window)))
+            start = start.reshape((*start.shape, *((1,) * len(window))))
             if dim in window:
                 sides = [1] * len(window)
                 sides[window.index(dim)] = size
@@ -169,7 +169,7 @@ def _scatter(instruction: HloInstruction, machine: Machine) -> Kernel:
                 sides = [1] * batch_rank
                 sides[batch_axes[dim]] = batch_sizes[batch_axes[dim]]
                 start = np.arange(batch_sizes[batch_axes[dim]]).reshape(sides)
-            start = start.reshape(*start.shape, *((1,) * len(window)))
+            start = start.reshape((*start.shape, *((1,) * len(window))))
             if dim in window:
                 sides = [1] * len(window)
                 sides[window.index(dim)] = size
@@ -177,7 +177,7 @@ def _scatter(instruction: HloInstruction, machine: Machine) -> Kernel:
             place = place + start * strides[dim]
         full = (*batch_sizes, *sizes)
         flat_place = np.broadcast_to(place, full).reshape(-1)
-        keep = np.broadcast_to(inside.reshape(*batch_sizes, *((1,) * len(window))), full).reshape(-1)
+        keep = np.broadcast_to(inside.reshape((*batch_sizes, *((1,) * len(window)))), full).reshape(-1)
         order = (*scatter_places, *window_dims)
         rows = [u.transpose(order).reshape(-1) for u in updates]
         if not keep.all():

@@ -148,7 +148,8 @@ def _batch_norm(
 ) -> tuple[ElementType, int, float, tuple[int, ...], Callable[[Array], Array], Callable[[Array], Array]]:
     shape = instruction.operand(0).shape
     feature = int(instruction.attr("feature_index") or 0)
-    epsilon = float(instruction.attr("epsilon") or 0.0)
+    # The attribute is an f32 also where the data are wider.
+    epsilon = float(np.float32(instruction.attr("epsilon") or 0.0))
     if shape.type.kind != "float":
         raise InstructionUnsupported(instruction, f"of {shape.type.name}")
     axes = normal_axes((feature,), shape.rank)

@@ -7,7 +7,7 @@ Source: ``openxla/xla:xla/service/heap_simulator/heap_simulator.cc#RunComputatio
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -76,12 +76,13 @@ class HeapTrace:
 class _Groups:
     """Sizes of sets of values that share memory; a set is as large as its largest value."""
 
-    def __init__(self) -> None:
+    def __init__(self, size_of: Callable[[HloValue], int]) -> None:
+        self._size_of = size_of
         self._cell: dict[HloValue, list[int]] = {}
         self._members: dict[int, list[HloValue]] = {}
 
     def add(self, buffer: HloBuffer) -> None:
-        cell = [max(buffer_bytes(value.shape) for value in buffer.values)]
+        cell = [max(map(self._size_of, buffer.values))]
         self._members[id(cell)] = list(buffer.values)
         for value in buffer.values:
             self._cell[value] = cell
@@ -100,12 +101,17 @@ class _Groups:
             self._cell[value] = first
 
 
+def _bytes(value: HloValue) -> int:
+    return buffer_bytes(value.shape)
+
+
 def simulate(
     live: HloLiveRange,
     values: Collection[HloValue] | None = None,
     *,
     constants: bool = True,
     share_operands: bool = True,
+    size_of: Callable[[HloValue], int] | None = None,
 ) -> HeapTrace:
     """Run the schedule's definitions and ends of `values` (of all values that have a range, without it).
 
@@ -116,7 +122,7 @@ def simulate(
     order = [one for one in chosen if constants or one.instruction.opcode != "constant"]
     order.sort(key=lambda one: (live.ranges[one].start, live.ranges[one].end, one.id))
     wanted = set(order)
-    groups = _Groups()
+    groups = _Groups(size_of or _bytes)
     for buffer in analysis.buffers:
         groups.add(buffer)
     starts: dict[int, list[HloValue]] = {}

@@ -7,8 +7,8 @@ Source: ``openxla/xla:xla/service/buffer_assignment.cc#BufferAssigner``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.alias import AliasAnalysis
@@ -46,6 +46,19 @@ CPU = Backend("cpu", 64, gpu=False)
 GPU = Backend("gpu", 256, gpu=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What to suppose otherwise than the module says."""
+
+    sizes: Mapping[tuple[str, tuple[int, ...]], int] = field(default_factory=dict[tuple[str, tuple[int, ...]], int])
+    """Bytes by (instruction, index)."""
+
+    def size_of(self, value: HloValue) -> int:
+        """Bytes of a value."""
+        found = self.sizes.get((value.instruction.name, value.index)) if self.sizes else None
+        return buffer_bytes(value.shape) if found is None else found
+
+
 def backend_of(target: str | None) -> Backend:
     """The back end of a target name; every GPU has the same rules here, anything else the CPU's."""
     return GPU if target not in (None, "cpu", "core", "tpu") else CPU
@@ -57,6 +70,7 @@ def assign_buffers(
     *,
     keep_refusals: bool = False,
     computation_order: Sequence[HloComputation] | None = None,
+    changes: Changes | None = None,
     may_share: Callable[[Refusal | None, BufferAllocation, HloBuffer], bool] | None = None,
 ) -> BufferAssignment:
     """Assign the buffers of a scheduled module.
@@ -66,7 +80,7 @@ def assign_buffers(
     assignment would not take.
     """
     analysis = AliasAnalysis(module, backend.alias_info(), computation_order)
-    return _Assigner(analysis, HloLiveRange(analysis), backend, keep_refusals, may_share).run()
+    return _Assigner(analysis, HloLiveRange(analysis), backend, keep_refusals, changes or Changes(), may_share).run()
 
 
 class _Assigner:
@@ -78,6 +92,7 @@ class _Assigner:
         live: HloLiveRange,
         backend: Backend,
         keep_refusals: bool,
+        changes: Changes,
         may_share: Callable[[Refusal | None, BufferAllocation, HloBuffer], bool] | None,
     ) -> None:
         self._analysis = analysis
@@ -89,7 +104,8 @@ class _Assigner:
         self._result = BufferAssignment(analysis, live, ranges, backend.alignment)
         self._allocations = self._result.allocations
         self._holder: dict[HloBuffer, BufferAllocation] = {}
-        self._size = {one: max(buffer_bytes(value.shape) for value in one.values) for one in analysis.buffers}
+        self._size_of = changes.size_of
+        self._size = {one: max(map(changes.size_of, one.values)) for one in analysis.buffers}
         self._color = color_buffers(analysis, gpu=backend.gpu)
         self._pool: list[BufferAllocation] = []
         self._delayed: list[HloBuffer] = []
@@ -231,7 +247,7 @@ class _Assigner:
             by_color.setdefault(self._color[buffer], []).append(buffer)
         for color in sorted(by_color):
             values = [value for buffer in by_color[color] for value in buffer.values]
-            trace = simulate(self._live, values)
+            trace = simulate(self._live, values, size_of=self._size_of)
             placement = place_best(trace.intervals, self._backend.alignment)
             self._result.traces[color], self._result.placements[color] = trace, placement
             made = BufferAllocation(len(self._allocations), placement.heap_size, color)

@@ -178,6 +178,9 @@ class MemoryMap:
             return PeakRow(value, "constant, kept for the whole run", "constant", until)
         if value.is_phi:
             return PeakRow(value, f"state of {value.name}: kept in place through every turn", "loop_state", until)
+        ends = bool(self.sequence) and last is not None and last.tick == len(self.sequence) - 1
+        if allocation.kind == "output" and (ends or last is None):
+            return PeakRow(value, "given back by the program", "output", until)
         if value.live is not None and value.live[0] == tick:
             return PeakRow(value, f"being made by {value.name}", "making", until)
         if value.live is not None and last is not None and last.tick is not None and last.tick >= tick:

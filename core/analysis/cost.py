@@ -22,6 +22,7 @@ from hloscope.core.analysis.elementwise import (
     same_layout_and_dimensions,
     transpose_is_bitcast,
 )
+from hloscope.core.hlo.element_types import ELEMENT_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,11 +35,16 @@ if TYPE_CHECKING:
 MAX_IR_SIZE = 10_000
 """Instructions that a merged fusion may be emitted as."""
 _POINTER_BYTES = 8
+_TYPE_BYTES = {row.name: row.byte_size for row in ELEMENT_TYPES.values() if row.is_array_type}
 _FREE_OPERANDS = frozenset(("parameter", "constant", "get-tuple-element", "bitcast", "after-all", "add-dependency"))
 
 
 def shape_bytes(shape: Shape) -> int:
     """Bytes of an array; of a tuple, its table of pointers."""
+    known = _TYPE_BYTES.get(shape.element_type)
+    layout = shape.layout
+    if known is not None and not shape.dynamic_dimensions and (layout is None or not layout.element_size_in_bits):
+        return known * prod(shape.dimensions)
     if shape.is_tuple:
         return _POINTER_BYTES * len(shape.tuple_shapes)
     size = shape.byte_size

@@ -6,6 +6,7 @@ Source: ``openxla/xla:xla/service/gpu/model/gpu_performance_model.cc``, ``gpu_pe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.cost import CostAnalysis, shape_bytes
@@ -84,8 +85,13 @@ class RunTime:
 
 def capped_bandwidth(device: DeviceDescription, bandwidth: float, blocks: int) -> float:
     """Bytes a second that so many blocks can ask for at most: each core issues one transaction a clock."""
-    per_block = f32(f32(f32(device.clock_rate_ghz) * f32(1e9)) * device.memory_transactions_per_clock)
-    return min(bandwidth, f32(f32(blocks) * per_block))
+    return min(bandwidth, f32(blocks * _per_block(device.clock_rate_ghz, device.memory_transactions_per_clock)))
+
+
+@cache
+def _per_block(clock_rate_ghz: float, transaction_bytes: int) -> float:
+    """Bytes a second that one core can ask for."""
+    return f32(f32(f32(clock_rate_ghz) * f32(1e9)) * transaction_bytes)
 
 
 def read_operand(device: DeviceDescription, name: str, blocks: int, net: int, total: int, utilization: float) -> Read:

@@ -8,7 +8,7 @@ something holds.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,6 +62,9 @@ class _Lanes:
     valid: Mask
     visits: dict[TileNode, list[_Visit]]
     one: _Dim
+    powers: dict[int, tuple[_Dim, Ints]] = field(default_factory=dict[int, "tuple[_Dim, Ints]"])
+    """The power of two from a dimension's size on, by the dimension's identity."""
+    padded: dict[tuple[int, ...], Ints] = field(default_factory=dict[tuple[int, ...], "Ints"])
 
 
 def fastest(
@@ -107,7 +110,9 @@ def _propagate(lanes: _Lanes, root: TileNode, tile: tuple[_Dim, ...], blocks: In
         known.append(_Visit(tile, count, active))
         if not node.inside:
             continue
-        below = tuple(lanes.one if whole == 1 else one for one, whole in zip(tile, node.dims, strict=True))
+        below = tile
+        if 1 in node.dims:
+            below = tuple(lanes.one if whole == 1 else one for one, whole in zip(tile, node.dims, strict=True))
         for operand, part, part_count in _operands(lanes, node, below, count, active):
             queue.append((operand, part, part_count, active))
 
@@ -115,6 +120,8 @@ def _propagate(lanes: _Lanes, root: TileNode, tile: tuple[_Dim, ...], blocks: In
 def _same(tile: tuple[_Dim, ...], count: Ints, visit: _Visit) -> Mask:
     same = count == visit.blocks
     for a, b in zip(tile, visit.tile, strict=True):
+        if a is b:
+            continue
         same = same & (a.size == b.size) & (a.stride == b.stride)
         same = same & ((a.zero & b.zero) | ((a.key == b.key) & ~a.zero & ~b.zero))
     return same
@@ -245,10 +252,18 @@ def _power(size: Ints) -> Ints:
     return np.left_shift(1, exponent)
 
 
-def _padded(tile: tuple[_Dim, ...], ones: Ints) -> Ints:
-    made = ones
-    for one in tile:
-        made = made * _power(one.size)
+def _padded(lanes: _Lanes, tile: tuple[_Dim, ...]) -> Ints:
+    """Elements of a tile with every dimension padded to a power of two."""
+    key = tuple([id(one) for one in tile])
+    made = lanes.padded.get(key)
+    if made is None:
+        made = lanes.one.size
+        for one in tile:
+            known = lanes.powers.get(id(one))
+            if known is None:
+                known = lanes.powers[id(one)] = (one, _power(one.size))
+            made = made * known[1]
+        lanes.padded[key] = made
     return made
 
 
@@ -264,7 +279,7 @@ def _times(
         total = ones * 0
         worst = np.ones(len(ones))
         for tile, count, active in visits:
-            padded = _padded(tile, ones)
+            padded = _padded(lanes, tile)
             lanes.valid &= ~(active & (padded > limits[1]))
             if node.tight:
                 lanes.valid &= ~(active & (padded > limits[0]))

@@ -6,9 +6,7 @@ Source: ``openxla/xla:xla/service/gpu/model/gpu_indexing_performance_model.cc``,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,11 +82,7 @@ def best_tiling(device: DeviceDescription, view: FusionView) -> TiledRunTime | D
 
     root = _graph(device, view)
     limit = _REGISTER_SHARE * device.registers_per_block_limit
-    candidates = [
-        tiles
-        for tiles in _candidates(root.dims)
-        if prod([_power(size) for size in tiles]) <= limit and _blocks(root, tiles) < device.block_dim_limit_x
-    ]
+    candidates = _possible(root.dims, limit, device.block_dim_limit_x)
     try:
         chosen = fastest(device, root, candidates, _WARPS, (limit, MAX_TILE_ELEMENTS)) if candidates else None
     except NotTileableError as error:
@@ -137,10 +131,21 @@ def _array(shape: Shape) -> Shape:
     return shape.tuple_shapes[0] if shape.is_tuple else shape
 
 
-def _candidates(dimensions: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Powers of two below each dimension, then the dimension; the last dimension varies fastest."""
-    choices = [[*(1 << bit for bit in range((size - 1).bit_length())), size] for size in dimensions]
-    return product(*choices)
+def _possible(dimensions: tuple[int, ...], limit: float, grid: int) -> list[tuple[int, ...]]:
+    """Root tiles that are tried: in each dimension the powers of two below it, then all of it.
+
+    The last dimension varies fastest. Tiles that would not fit in registers are left out, as are too large grids.
+    """
+    found: list[tuple[tuple[int, ...], int, int]] = [((), 1, 1)]
+    for size in dimensions:
+        choices = [*(1 << bit for bit in range((size - 1).bit_length())), size]
+        found = [
+            ((*tiles, one), padded * _power(one), blocks * -(-size // one))
+            for tiles, padded, blocks in found
+            for one in choices
+            if padded * _power(one) <= limit
+        ]
+    return [tiles for tiles, _, blocks in found if blocks < grid]
 
 
 def _power(size: int) -> int:

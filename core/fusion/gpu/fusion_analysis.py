@@ -137,8 +137,10 @@ def non_trivial_hero(root: HloInstruction, view: FusionView) -> HloInstruction:
         if not view.contains(above):
             break
         hero = above
-    found = find_hero(hero, view, lambda node: tiled_transpose(node) is not None)
-    if found is None:
+    found = None
+    if "transpose" in view.opcodes:
+        found = find_hero(hero, view, lambda node: tiled_transpose(node) is not None)
+    if found is None and "concatenate" in view.opcodes:
         found = find_hero(hero, view, lambda node: node.opcode == "concatenate")
     if found is not None:
         return found

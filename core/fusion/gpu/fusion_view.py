@@ -23,6 +23,7 @@ class FusionView:
         """The producer, if there is one, and the consumer."""
         self._bodies: dict[HloComputation, HloInstruction] = {}
         self._singles: set[HloInstruction] = set()
+        self._opcodes: frozenset[str] | None = None
         for part in parts:
             if part.opcode == "fusion":
                 self._bodies[part.callee()] = part
@@ -137,6 +138,13 @@ class FusionView:
                 if one.opcode != "parameter" and not (one.opcode == "tuple" and one.is_root)
             )
         return order
+
+    @property
+    def opcodes(self) -> frozenset[str]:
+        """Opcodes that occur inside."""
+        if self._opcodes is None:
+            self._opcodes = frozenset(one.opcode for one in self.instructions())
+        return self._opcodes
 
     def any_of(self, predicate: Callable[[HloInstruction], bool]) -> bool:
         """Whether something inside fulfils a predicate."""

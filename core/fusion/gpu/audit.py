@@ -1,0 +1,227 @@
+"""Agreement of our priority fusion with the steps that XLA:GPU recorded.
+
+Two runs are compared. The first has the text alone: its first scores are compared producer by producer, and the edges
+that it fuses. The second is given what text has lost (the order of users, the picks among equal priorities), and is
+compared step by step and with the fusions in the stage after the pass.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hloscope.core.analysis.agreement import Agreement, Section
+from hloscope.core.analysis.device import device_of, load_device, parse_device
+from hloscope.core.analysis.real_compile import stages_around
+from hloscope.core.dumps.filenames import FileKind
+from hloscope.core.dumps.fusion_decisions import PASS_NAME, fusion_events
+from hloscope.core.dumps.textproto import parse_textproto
+from hloscope.core.errors import DumpError
+from hloscope.core.fusion.gpu.priority_fusion import run_priority_fusion
+from hloscope.core.fusion.gpu.replay import (
+    DumpGuide,
+    count_equal,
+    describe,
+    initial_scores,
+    reason_class,
+    recorded_steps,
+    same_time,
+)
+from hloscope.core.hlo.hashing import computation_hash
+from hloscope.core.passes.context import PassContext
+from hloscope.core.text import load_module
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hloscope.core.analysis.device import DeviceDescription
+    from hloscope.core.analysis.real_compile import RealCompile
+    from hloscope.core.fusion.gpu.priority_fusion import Step
+    from hloscope.core.hlo.computation import HloComputation
+    from hloscope.core.hlo.module import HloModule
+
+TIME_TOLERANCE = 0.005
+"""Relative difference up to which two times agree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a compile says about its priority fusion."""
+
+    text: str
+    """The module before the pass."""
+    device: DeviceDescription
+    steps: list[Step]
+    """Empty where the compiler wrote none."""
+
+
+def recorded(compile_: RealCompile) -> Recorded:
+    """The pass's input, device and steps. Raises DumpError where the dump shows no input of it."""
+    report = compile_.report(FileKind.FUSION_DECISIONS)
+    config = compile_.report(FileKind.TARGET_CONFIG)
+    if report is not None:
+        message = parse_textproto(report, path=compile_.path)
+        text = message.text("hlo_module_before_fusion")
+        info = message.messages("gpu_device_info")
+        device = device_of(message, path=compile_.path) if info else _device(config)
+        steps = recorded_steps(fusion_events(message))
+        if text is not None:
+            return Recorded(text, device, steps)
+        return Recorded(compile_.text(stages_around(compile_, PASS_NAME)[0].before.index), device, steps)
+    return Recorded(compile_.text(stages_around(compile_, PASS_NAME)[0].before.index), _device(config), [])
+
+
+def _device(config: str | None) -> DeviceDescription:
+    return load_device() if config is None else parse_device(config)
+
+
+def audit_gpu(compile_: RealCompile) -> Section:
+    """Figures ``verdicts``, ``reasons``, ``times``, ``pairs``, ``precision``, ``steps``, ``groups`` and ``kinds``.
+
+    Raises DumpError where the dump does not show the module before ``priority-fusion``.
+    """
+    known = recorded(compile_)
+    notes: list[str] = []
+    figures: dict[str, Agreement] = {}
+    plain = load_module(known.text, path=compile_.path)
+    names = {one.name for one in plain.instructions()}
+    edges = _edges(plain)
+    alone = run_priority_fusion(plain, PassContext(target="gpu"), known.device)
+    guided = plain
+    if known.steps:
+        figures |= _scores(alone.steps, known.steps, names, notes)
+        figures |= _pairs(fused_edges(alone.steps, edges), fused_edges(known.steps, edges))
+        guided = load_module(known.text, path=compile_.path)
+        outcome = run_priority_fusion(
+            guided, PassContext(target="gpu"), known.device, guide=DumpGuide(known.steps)
+        )
+        equal, different = count_equal(outcome.steps, known.steps)
+        steps = figures["steps"] = Agreement()
+        for subject, ours, real in different:
+            steps.add(subject, ours, real, equal=False)
+        steps.agree += equal
+        steps.total += equal
+    else:
+        notes.append("the compiler recorded no decisions: only the fusions after the pass are compared")
+    try:
+        after = compile_.module(stages_around(compile_, PASS_NAME)[0].after.index)
+    except DumpError as error:
+        notes.append(error.message)
+    else:
+        figures |= _groups(guided, after)
+    return Section(figures, tuple(notes))
+
+
+# ---------------------------------------------------------------- scores
+def _scores(
+    ours: Sequence[Step], real: Sequence[Step], names: set[str], notes: list[str]
+) -> dict[str, Agreement]:
+    verdicts, reasons, times = Agreement(), Agreement(), Agreement()
+    mine, theirs = initial_scores(ours), initial_scores(real)
+    matrix: Counter[tuple[str, str]] = Counter()
+    for name, step in theirs.items():
+        if name not in names:
+            continue
+        own = mine.get(name)
+        verdicts.add(name, "not scored" if own is None else own.kind, step.kind)
+        if own is None:
+            continue
+        if "ineligible" in (own.kind, step.kind):
+            a, b = reason_class(own.reason), reason_class(step.reason)
+            matrix[a, b] += 1
+            reasons.add(name, a or own.kind, b or step.kind)
+        else:
+            equal = same_time(own.us_fused, step.us_fused, TIME_TOLERANCE) and same_time(
+                own.us_unfused, step.us_unfused, TIME_TOLERANCE
+            )
+            times.add(name, describe(own), describe(step), equal=equal)
+    score = macro_f1(matrix)
+    if score is not None:
+        notes.append(f"reasons: macro-averaged F1 {score:.4f} over {len({b for _, b in matrix})} reasons")
+    return {"verdicts": verdicts, "reasons": reasons, "times": times}
+
+
+def macro_f1(matrix: Counter[tuple[str, str]]) -> float | None:
+    """F1 of each real class, averaged; None where there is none. Keys are (ours, real)."""
+    classes = {real for _, real in matrix}
+    if not classes:
+        return None
+    total = 0.0
+    for one in classes:
+        hit = matrix[one, one]
+        ours = sum(count for (a, _), count in matrix.items() if a == one)
+        real = sum(count for (_, b), count in matrix.items() if b == one)
+        total += 2 * hit / (ours + real)
+    return total / len(classes)
+
+
+# ---------------------------------------------------------------- pairs
+def _edges(module: HloModule) -> dict[str, tuple[str, ...]]:
+    """Operand names by instruction name, outside of fusion bodies."""
+    return {
+        one.name: tuple(operand.name for operand in one.operands)
+        for computation in module.computations
+        if not computation.is_fusion
+        for one in computation.instructions
+    }
+
+
+def fused_edges(steps: Sequence[Step], edges: dict[str, tuple[str, ...]]) -> set[tuple[str, str]]:
+    """Edges (producer, consumer) of the input whose ends came into one fusion."""
+    members: dict[str, frozenset[str]] = {}
+    found: set[tuple[str, str]] = set()
+    for step in steps:
+        if step.kind != "fused":
+            continue
+        consumer = step.consumers[0]
+        above = members.get(step.producer, frozenset((step.producer,)))
+        below = members.get(consumer, frozenset((consumer,)))
+        for name in below:
+            found.update((operand, name) for operand in edges.get(name, ()) if operand in above)
+        members[step.made or consumer] = above | below
+    return found
+
+
+def _pairs(ours: set[tuple[str, str]], real: set[tuple[str, str]]) -> dict[str, Agreement]:
+    recall, precision = Agreement(), Agreement()
+    for producer, consumer in sorted(real):
+        recall.add(f"{producer} -> {consumer}", "fused" if (producer, consumer) in ours else "apart", "fused")
+    for producer, consumer in sorted(ours):
+        precision.add(f"{producer} -> {consumer}", "fused", "fused" if (producer, consumer) in real else "apart")
+    return {"pairs": recall, "precision": precision}
+
+
+# ---------------------------------------------------------------- groups
+def _groups(ours: HloModule, real: HloModule) -> dict[str, Agreement]:
+    """Fusions of both modules by computation: bodies matched whatever their names, and the kinds of those matched."""
+    groups, kinds = Agreement(), Agreement()
+    mine, theirs = _fusions(ours), _fusions(real)
+    for home, wanted in theirs.items():
+        left = list(mine.get(home, ()))
+        for name, kind, digest in wanted:
+            same = [one for one in left if one[2] == digest]
+            match = next((one for one in same if one[:2] == (name, kind)), None)
+            match = match or next((one for one in same if one[1] == kind), same[0] if same else None)
+            groups.add(name, "no such fusion" if match is None else "fused", "fused")
+            if match is not None:
+                left.remove(match)
+                kinds.add(name, match[1], kind)
+        for name, _, _ in left:
+            groups.add(name, "fused", "no such fusion")
+    return {"groups": groups, "kinds": kinds}
+
+
+def _fusions(module: HloModule) -> dict[str, list[tuple[str, str, bytes]]]:
+    found: dict[str, list[tuple[str, str, bytes]]] = {}
+    done: dict[HloComputation, bytes] = {}
+    for computation in module.post_order():
+        computation_hash(computation, done)
+    for computation in module.computations:
+        if computation.is_fusion:
+            continue
+        for one in computation.instructions:
+            if one.opcode == "fusion":
+                entry = (one.name, str(one.attr("kind")), done[one.callee()])
+                found.setdefault(computation.name, []).append(entry)
+    return found

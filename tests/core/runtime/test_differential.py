@@ -29,6 +29,8 @@ def array(dtype: str, values: Any) -> Array:
     return np.asarray(values, np.dtype(dtype))
 
 
+FLAGS = ("--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false")
+"""Quick to compile: a quarter of the time that the fusion emitters take."""
 FLOATS = ("f32", "f64", "f16", "bf16")
 INTS = ("s8", "s32", "s64", "u8", "u64")
 
@@ -97,7 +99,7 @@ class Builder:
         """Run on both engines; per family the results that differ, and why."""
         text = self.text()
         ours = evaluate(load_module(text), self.data, options=EvaluationOptions(flush_subnormals=True))
-        theirs, _, _ = execute_hlo_text(text, self.data, flags=["--xla_backend_optimization_level=0"], timeout=280)
+        theirs, _, _ = execute_hlo_text(text, self.data, flags=FLAGS, timeout=280)
         out: dict[str, list[str]] = {family: [] for family in self.families}
         for (name, _), family, ulp, mine, real in zip(
             self.results, self.families, self.ulps, ours, theirs, strict=True
@@ -122,7 +124,9 @@ def differs(expected: Array, actual: Array, ulps: float) -> str:
         a, b = (flush(element)(widen(element)(x)) for x in (expected, actual))
         nan = np.isnan(a) | np.isnan(b)
         keys = [total_order_key(narrow(element)(np.where(nan, 0, x).astype(x.dtype) + 0), element) for x in (a, b)]
-        distance = np.abs(keys[0].astype(np.float64) - keys[1].astype(np.float64))
+        far = np.abs(keys[0].astype(np.float64) - keys[1].astype(np.float64))
+        with np.errstate(all="ignore"):  # of two far ends the difference of integers wraps
+            distance = np.where(far < 1e6, np.abs(keys[0] - keys[1]), far)
         bad = (np.isnan(a) != np.isnan(b)) | (distance > ulps)
         if ulps == 0:  # data movement and exact operations keep the sign of zero
             bad |= ~nan & (np.signbit(a) != np.signbit(b))
@@ -237,7 +241,8 @@ def binary(build: Builder) -> None:
         for opcode in ("shift-left", "shift-right-logical", "shift-right-arithmetic"):
             build.add(shape, opcode, x, y)
         # The kernels look at the six lowest bits of an exponent only, and take large unsigned ones for negative.
-        small = np.where((y > 40) | (y < -3 if name[0] == "s" else False), 3, y).astype(y.dtype)
+        # Of -1 to a negative power the two emitters make different things.
+        small = np.where((y > 40) | ((y < -3) | (x == -1) if name[0] == "s" else False), 3, y).astype(y.dtype)
         build.add(shape, "power", x, small)
         for direction in ("EQ", "LT", "GE"):
             build.add(f"pred[{x.size}]", "compare", x, y, attrs=f"direction={direction}")

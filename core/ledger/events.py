@@ -286,6 +286,19 @@ class MemoryPeak(Event):
     fragmentation: int | None = fact("bytes", "bytes of temporary memory that nothing uses at its fullest", default=None)
 
 
+@event_type(
+    "schedule_chosen",
+    kind="decision",
+    sentence="{algorithm} order {verdict}, simulated peak {bytes}[; the others: {others}]",
+)
+class ScheduleChosen(Event):
+    """A memory scheduler took one of several orders by its simulated peak."""
+
+    algorithm: str = fact("name", "`list`, `dfs`, `post-order` or `bfs`")
+    bytes: int = fact("bytes", "simulated peak without gaps, constants left out")
+    others: tuple[str, ...] = fact("names", "the other orders with their peaks", default=())
+
+
 def _table(*types: type[Event]) -> Mapping[str, type[Event]]:
     table = {one.spec.name: one for one in types}
     if len(table) != len(types):
@@ -314,5 +327,6 @@ EVENT_TYPES: Mapping[str, type[Event]] = _table(
     BufferRefusal,
     BufferPlacement,
     MemoryPeak,
+    ScheduleChosen,
 )
 """Every event type by the name that the ledger stores."""

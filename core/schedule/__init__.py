@@ -1,0 +1,1 @@
+"""Schedules: the order in which the instructions of each computation run."""

@@ -1,0 +1,342 @@
+"""The buffer map of a run as plain data: where every value lives and when, what fills memory at its peak, and why.
+
+A dump's own reports are read. Where it lacks them, for a ledger without them and for a single HLO file the scheduled
+module is assigned by our own pass; a module that is not scheduled is given copies and a schedule first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hloscope.core.buffers.assignment import assign_buffers, backend_of
+from hloscope.core.buffers.hazards import Hazard, find_hazards, lost_donations, places_in_report, places_of
+from hloscope.core.buffers.memory_map import MapValue, MemoryMap, map_of_assignment, map_of_reports
+from hloscope.core.buffers.questions import ShareAnswer, WhatIf, can_share, what_if
+from hloscope.core.dumps.buffer_reports import read_buffer_assignment, read_live_ranges, read_values
+from hloscope.core.dumps.filenames import FileKind
+from hloscope.core.errors import HloscopeError, UnsupportedError
+from hloscope.core.text import load_module
+from hloscope.core.views.data import SourceFrame
+
+if TYPE_CHECKING:
+    from hloscope.core.buffers.allocation import BufferAssignment, Refusal
+    from hloscope.core.buffers.memory_map import MapAllocation
+    from hloscope.core.dumps.buffer_reports import LiveRangeReport, ReportAllocation
+    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.text.module_index import ModuleIndex
+    from hloscope.core.views.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class BufferValue:
+    """A value in its place."""
+
+    name: str
+    """The instruction that makes it."""
+    shape_index: str
+    """``{}``, ``{1,0}``."""
+    size: int
+    """Bytes."""
+    offset: int
+    live: tuple[int, int] | None
+    """First and last step of the flattened schedule; None for memory of a thread's own, or where nothing tells."""
+    shape: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferRow:
+    """One allocation."""
+
+    index: int
+    size: int
+    """Bytes."""
+    color: int
+    """Memory space."""
+    kind: str
+    """``parameter``, ``constant``, ``thread-local``, ``output``, ``temp`` or ``preallocated-temp``."""
+    values: tuple[BufferValue, ...]
+    parameter: int | None = None
+    donated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PeakValue:
+    """One of the largest values at the peak."""
+
+    name: str
+    shape_index: str
+    size: int
+    allocation: int
+    kind: str
+    shape: str
+    live: tuple[int, int] | None
+    reason: str
+    """Why it is alive, in one line."""
+    code: str
+    until: str | None
+    """The instruction that reads it last."""
+    op_name: str | None
+    source: SourceFrame | None
+    """The Python line that made it, the innermost."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalRow:
+    """Why a value did not join an allocation."""
+
+    name: str
+    shape_index: str
+    allocation: int
+    code: str
+    other: str | None
+    have: int
+    want: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferMap:
+    """All of it."""
+
+    allocations: tuple[BufferRow, ...]
+    peak_bytes: int
+    peak_step: int
+    peak_instruction: str | None
+    """What runs then."""
+    total_bytes: int
+    fragmentation: int
+    """Bytes of temporary memory that nothing uses at its fullest."""
+    largest: tuple[PeakValue, ...]
+    refusals: tuple[RefusalRow, ...]
+    """Empty for a compiler's own reports, which do not tell."""
+    hazards: tuple[Hazard, ...] | None
+    """None where they were not asked for."""
+    profile: tuple[tuple[int, int], ...]
+    """(step, bytes in use from then on)."""
+    steps: tuple[str, ...]
+    """Instruction at each step."""
+    origin: str
+    """``xla``: read from the compiler's reports; ``core``: our own assignment."""
+    notes: tuple[str, ...] = field(default=())
+
+
+class Buffers:
+    """What is known of a run's buffers; parts are worked out when asked and kept."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._notes: list[str] = []
+        self._assignment: BufferAssignment | None = None
+        self._report: list[ReportAllocation] | None = None
+        self._ranges: LiveRangeReport | None = None
+        self._module: HloModule | None = None
+        self._map: MemoryMap | None = None
+
+    # ---------------------------------------------------------------- parts
+    @property
+    def memory(self) -> MemoryMap:
+        """Allocations and lives. Raises a HloscopeError where nothing tells them and the module cannot be assigned."""
+        if self._map is None:
+            self._read_reports()
+            if self._report is None:
+                self._map = map_of_assignment(self.assignment)
+            else:
+                records = self._run.report(FileKind.BUFFER_VALUES)
+                self._map = map_of_reports(self._report, self._ranges, read_values(records) if records else ())
+                self._complete(self._map, uses=records is not None)
+        return self._map
+
+    def _read_reports(self) -> None:
+        path = self._run.source.path
+        text = self._run.report(FileKind.BUFFER_ASSIGNMENT)
+        if text is not None and self._report is None:
+            self._report = read_buffer_assignment(text, path=path)
+            ranges = self._run.report(FileKind.LIVE_RANGE)
+            self._ranges = read_live_ranges(ranges, path=path) if ranges is not None else None
+
+    def _complete(self, memory: MemoryMap, *, uses: bool) -> None:
+        """Fill in lives and reads that the reports lack, from our own analysis of the same module."""
+        if self._ranges is not None and uses:
+            return
+        missing = "live ranges" if self._ranges is None else "uses"
+        if self._run.source.target == "tpu":
+            memory.notes.append(f"the dump has no report on {missing}, and the TPU's module is not analysed")
+            return
+        try:
+            own = map_of_assignment(self.assignment)
+        except HloscopeError as error:
+            memory.notes.append(f"the dump has no report on {missing}: {error.message}")
+            return
+        memory.notes.append(f"the dump has no report on {missing}: they are computed from the scheduled module")
+        from dataclasses import replace
+
+        memory.sequence = own.sequence
+        made: list[MapAllocation] = []
+        for one in memory.allocations:
+            values: list[MapValue] = []
+            for value in one.values:
+                twin = own.values.get((value.name, value.index))
+                values.append(
+                    value if twin is None else replace(value, live=value.live or twin.live, uses=value.uses or twin.uses)
+                )
+            made.append(replace(one, values=tuple(values)))
+        memory.allocations = made
+
+    @property
+    def module(self) -> HloModule:
+        """The scheduled module: the run's last stage, or that stage with copies and a schedule of ours."""
+        if self._module is None:
+            text = self._run.stage_text(-1)
+            module = load_module(text, path=self._run.source.path)
+            if not module.is_scheduled:
+                from hloscope.core.views.scheduling import schedule_for_buffers
+
+                self._notes += schedule_for_buffers(module, self._run.source.target)
+            self._module = module
+        return self._module
+
+    @property
+    def assignment(self) -> BufferAssignment:
+        """Our own assignment of the scheduled module. Raises UnsupportedError for a TPU's module."""
+        if self._assignment is None:
+            if self._run.source.target == "tpu":
+                raise UnsupportedError(
+                    "the TPU compiler's buffer assignment is not reproduced",
+                    path=self._run.source.path,
+                    hint="a dump with its *-buffer-assignment.txt is read",
+                )
+            self._assignment = assign_buffers(self.module, backend_of(self._run.source.target), keep_refusals=True)
+        return self._assignment
+
+    # ---------------------------------------------------------------- answers
+    def map(self, *, largest: int = 10, hazards: bool = False) -> BufferMap:
+        """The map with the largest values at the peak; `hazards` looks for wrong sharing as well."""
+        memory = self.memory
+        step, peak = memory.peak
+        found = tuple(self.hazards()) if hazards else None
+        refusals = self._assignment.refusals if self._assignment is not None and memory.origin == "core" else ()
+        return BufferMap(
+            allocations=tuple(_row(one) for one in memory.allocations),
+            peak_bytes=peak,
+            peak_step=step,
+            peak_instruction=memory.sequence[step] if step < len(memory.sequence) else None,
+            total_bytes=memory.total_bytes,
+            fragmentation=memory.fragmentation,
+            largest=tuple(self._largest(memory, largest)),
+            refusals=tuple(_refusal(one, self._assignment) for one in refusals),
+            hazards=found,
+            profile=tuple(memory.profile),
+            steps=tuple(memory.sequence),
+            origin=memory.origin,
+            notes=(*self._notes, *memory.notes),
+        )
+
+    def _largest(self, memory: MemoryMap, count: int) -> list[PeakValue]:
+        index = self._run.stage_index(-1)
+        found: list[PeakValue] = []
+        for row in memory.largest_at_peak(count):
+            value, allocation = row.value, memory.allocations[row.value.allocation]
+            op_name, frame = _origin(index, value.name)
+            found.append(
+                PeakValue(
+                    value.name, _text(value.index), value.size, value.allocation, allocation.kind, value.shape,
+                    value.live, row.reason, row.code, row.until, op_name, frame,
+                )
+            )  # fmt: skip
+        return found
+
+    def hazards(self) -> list[Hazard]:
+        """Wrong sharing in the assignment (the compiler's own where a dump has it), and donations that were lost.
+
+        Raises UnsupportedError for a TPU's module.
+        """
+        assignment = self.assignment
+        self._read_reports()
+        analysis = assignment.analysis
+        places = places_of(assignment) if self._report is None else places_in_report(analysis, self._report)
+        found = find_hazards(analysis, assignment.live, places, self._ranges)
+        if len(self._run) > 1:
+            try:
+                first = load_module(self._run.stage_text(0), path=self._run.source.path)
+                found += lost_donations(first, self.module)
+            except HloscopeError as error:
+                self._notes.append(f"donations cannot be told: {error.message}")
+        return found
+
+    def can_share(self, first: str, second: str) -> ShareAnswer:
+        """Whether two values could have the same memory. Raises UsageError for names that hold none."""
+        return can_share(self.assignment, first, second)
+
+    def what_if(self, change: str) -> WhatIf:
+        """The peak after a change, by our own assignment; see `hloscope.core.buffers.questions.what_if`."""
+        backend = backend_of(self._run.source.target)
+        return what_if(self.module, backend, self.assignment, change)
+
+    def of(self, name: str) -> tuple[BufferPlace, ...]:
+        """Where the parts of an instruction's result lie, without assigning anything: from the reports, or from what
+        has been worked out already; empty where neither tells."""
+        if self._map is None:
+            self._read_reports()
+            if self._report is None:
+                return ()
+        memory = self.memory
+        found: list[BufferPlace] = []
+        for one in memory.allocations:
+            for value in one.values:
+                if value.name == name:
+                    shared = sum(1 for other in one.values if other.offset == value.offset) - 1
+                    found.append(
+                        BufferPlace(
+                            _text(value.index), one.index, one.kind, value.offset, value.size, value.live, shared
+                        )
+                    )
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class BufferPlace:
+    """Where a part of an instruction's result lies."""
+
+    shape_index: str
+    allocation: int
+    kind: str
+    offset: int
+    size: int
+    live: tuple[int, int] | None
+    shared_with: int
+    """Other values that start at the same byte at other times."""
+
+
+def _row(one: MapAllocation) -> BufferRow:
+    values = tuple(
+        BufferValue(value.name, _text(value.index), value.size, value.offset, value.live, value.shape)
+        for value in one.values
+    )
+    return BufferRow(one.index, one.size, one.color, one.kind, values, one.parameter, one.donated)
+
+
+def _refusal(one: Refusal, assignment: BufferAssignment | None) -> RefusalRow:
+    number = assignment.renumbered.get(one.allocation, one.allocation) if assignment is not None else one.allocation
+    return RefusalRow(
+        one.value.instruction.name,
+        _text(one.value.index),
+        number,
+        one.code,
+        one.other.short() if one.other is not None else None,
+        one.have,
+        one.want,
+    )
+
+
+def _text(index: Sequence[int]) -> str:
+    return "{" + ",".join(map(str, index)) + "}"
+
+
+def _origin(index: ModuleIndex, name: str) -> tuple[str | None, SourceFrame | None]:
+    at = index.find(name)
+    if at is None:
+        return None, None
+    frames = index.frames(at)
+    frame = SourceFrame(frames[0].file, frames[0].line, frames[0].column, frames[0].function) if frames else None
+    return index.op_name(at), frame

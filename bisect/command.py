@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hloscope.bisect.result import Answer, Culprit
     from hloscope.bisect.search import Step
@@ -23,8 +24,16 @@ if TYPE_CHECKING:
 
 
 @click.command("bisect", epilog="Example: hloscope bisect module.hlo --plugin my_rules.py --pipeline cpu")
-@click.argument("path", metavar="FILE")
-@click.option("--engine", default="core", show_default=True, metavar="core", help="The compiler that is searched.")
+@click.argument("path", metavar="FILE", required=False)
+@click.option(
+    "--engine",
+    type=click.Choice(("core", "xla")),
+    default="core",
+    show_default=True,
+    help="The compiler that is searched: ours, or the installed XLA:CPU.",
+)
+@click.option("--command", "user_command", metavar="COMMAND", help="Search the XLA that a program of yours uses.")
+@click.option("--xla-flags", default="", metavar="FLAGS", help="Flags of every probe of the real XLA.")
 @click.option("--passes", metavar="A,B", help="The passes to search, in order, as hloscope opt takes them.")
 @click.option("--pipeline", metavar="cpu/gpu", help="A backend's pipeline instead (cpu where neither is given).")
 @click.option("--target", default="cpu", show_default=True, help="What the passes compile for.")
@@ -39,13 +48,16 @@ if TYPE_CHECKING:
 )
 @click.option("--args", "args_path", metavar="ARGS.npz", help="Inputs; random ones by --seed where this is left out.")
 @click.option("--seed", default=0, show_default=True, help="Seed of random inputs.")
+@click.option("--cures/--no-cures", default=True, help="Look for switches of the real XLA that make it right.")
 @click.option("--ledger", metavar="RUN.ledger", help="Keep the ledger of the compile that shows the fault.")
 @click.option("--force", is_flag=True, help="Overwrite the ledger where it exists.")
 @module_option
 @json_option
 def command(
-    path: str,
+    path: str | None,
     engine: str,
+    user_command: str | None,
+    xla_flags: str,
     passes: str | None,
     pipeline: str | None,
     target: str,
@@ -54,6 +66,7 @@ def command(
     oracle: str,
     args_path: str | None,
     seed: int,
+    cures: bool,
     ledger: str | None,
     force: bool,
     module: str | None,
@@ -67,13 +80,21 @@ def command(
     A single HLO file: it is compiled with our own compiler many times, each time with fewer passes and then fewer
     rewrites, and evaluated. The answer names the rewrite (rule, instruction, fuel) and how to see it with hloscope opt.
 
+    With --engine xla the file is compiled and run by the installed XLA:CPU; where the result is wrong, the stages that
+    it dumped are searched, and switches that cure it are listed apart. --command does the same for any program, by
+    XLA_FLAGS and its exit code: 0 right, 125 no answer, 1 to 124 wrong.
+
     Exit 1 where something is wrong, 0 where nothing differs.
     """
     from hloscope.core.cli.opening import refuse_existing
     from hloscope.core.views.run import find_definition, load
 
-    if engine != "core":
-        raise UnsupportedError(f"--engine {engine}: only our own compiler (core) can be searched so far")
+    if user_command is not None:
+        if path is not None:
+            raise UsageError("--command takes no FILE")
+        return _search_command(user_command, xla_flags, cures, as_json)
+    if path is None:
+        raise UsageError("name a FILE or a dump, or give --command")
     if ledger is not None:
         refuse_existing(ledger, force)
     with load(path, module) as run:
@@ -84,6 +105,10 @@ def command(
             return _search_dump(run, oracle, args_path, seed, as_json)
         data = run.stage_bytes(0)
         source = run.source
+    if engine == "xla":
+        if passes is not None or pipeline is not None or plugin or ledger is not None:
+            raise UsageError("--passes, --pipeline, --plugin and --ledger are for --engine core", path=path)
+        return _search_xla(data, path, source, oracle, args_path, seed, xla_flags, disable_passes, cures, as_json)
     from hloscope.bisect.oracles import make_oracle
     from hloscope.bisect.subjects.core import CoreSearch, CoreSubject
     from hloscope.core.passes.flags import PassFlags
@@ -110,7 +135,7 @@ def command(
     return 1 if answer.fault else 0
 
 
-def _emit(answer: Answer, source: Source, line: Callable[[Culprit], int | None], as_json: bool) -> None:
+def _emit(answer: Answer, source: Source | None, line: Callable[[Culprit], int | None], as_json: bool) -> None:
     keys = {
         "verdict": answer.verdict,
         "culprits": [_culprit_keys(one, line(one)) for one in answer.culprits],
@@ -121,6 +146,59 @@ def _emit(answer: Answer, source: Source, line: Callable[[Culprit], int | None],
         "bundle": None,
     }
     emit_object(keys, as_json, lambda: _show(answer, line), source=source)
+
+
+def _search_command(user_command: str, xla_flags: str, cures: bool, as_json: bool) -> int:
+    """A user's own program as what is searched."""
+    from hloscope.bisect.subjects.xla import CommandSearch
+
+    answer = CommandSearch(user_command, shlex.split(xla_flags), cures=cures, watch=_progress(as_json)).run()
+    _emit(answer, None, lambda _: None, as_json)
+    return 1 if answer.fault else 0
+
+
+def _search_xla(
+    data: bytes,
+    path: str,
+    source: Source,
+    oracle: str,
+    args_path: str | None,
+    seed: int,
+    xla_flags: str,
+    disable_passes: str | None,
+    cures: bool,
+    as_json: bool,
+) -> int:
+    """The installed XLA:CPU on one module as what is searched."""
+    from hloscope.bisect.subjects.xla import XlaSearch, unoptimised
+    from hloscope.core.runtime import npz
+    from hloscope.core.runtime.evaluator import Token, Value, leaves
+    from hloscope.core.runtime.inputs import inputs_for
+    from hloscope.core.text import load_module
+    from hloscope.core.views.run import find_definition
+
+    text = data.decode("utf-8", "surrogateescape")
+    module = load_module(text, path)
+    recorded = npz.read(oracle) if oracle.endswith(".npz") else None
+    if recorded is None and oracle not in ("reference", "unoptimised"):
+        raise UnsupportedError(f"--oracle {oracle}: --engine xla takes reference, unoptimised or an .npz")
+    args: Sequence[Value] = npz.read(args_path).inputs if args_path is not None else ()
+    if not args and recorded is not None:
+        args = recorded.inputs
+    args = args or inputs_for(module.entry, seed)
+    expected = recorded.outputs if recorded is not None else None
+    if oracle == "unoptimised":
+        expected = unoptimised(text, [leaf for one in args for leaf in leaves(one) if not isinstance(leaf, Token)])
+    disabled = tuple(disable_passes.split(",")) if disable_passes else ()
+    flags = shlex.split(xla_flags)
+    answer = XlaSearch(module, text, path, args, expected, flags, disabled, cures, _progress(as_json)).run()
+
+    def line(one: Culprit) -> int | None:
+        place = find_definition(data, one.instruction, 0) if one.instruction is not None else None
+        return place.line + 1 if place is not None else None
+
+    _emit(answer, source, line, as_json)
+    return 1 if answer.fault else 0
 
 
 def _search_dump(run: Run, oracle: str, args_path: str | None, seed: int, as_json: bool) -> int:

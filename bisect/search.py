@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 Kind = Literal["right", "wrong", "failed", "unknown"]
 
@@ -179,3 +179,37 @@ def smallest_cure(
         limit = high - 1
         if ask(held, low, high, high) or limit == 0:
             return held, steps
+
+
+def single_cures(
+    names: Sequence[str],
+    off: Callable[[Sequence[str]], Outcome],
+    level: str,
+    watch: Callable[[Step], None] | None = None,
+    budget: int = 48,
+) -> tuple[list[tuple[str, ...]], list[Step]]:
+    """Switches that make the fault go away, each alone; or the smallest group where only several together do.
+
+    Groups are tried by halving: a group that does not help is left, one that helps or breaks the compile is split. At
+    most `budget` probes.
+    """
+    steps: list[Step] = []
+    found: list[tuple[str, ...]] = []
+    place = {name: at for at, name in enumerate(names)}
+    stack: list[tuple[str, ...]] = [tuple(names)] if names else []
+    while stack and len(steps) < budget:
+        group = stack.pop()
+        outcome = off(group)
+        step = Step(level, place[group[0]], place[group[-1]] + 1, len(group), outcome)
+        steps.append(step)
+        if watch is not None:
+            watch(step)
+        if len(group) == 1:
+            if outcome.kind == "right":
+                found.append(group)
+            continue
+        if outcome.kind == "wrong":
+            continue
+        middle = len(group) // 2
+        stack.extend((group[middle:], group[:middle]))
+    return found, steps

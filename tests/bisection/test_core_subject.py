@@ -221,7 +221,7 @@ def test_recorded_outputs_and_a_command_serve_as_oracles(tmp_path: Path, root: P
     [
         (["--passes", "nosuch"], "nosuch"),
         (["--passes", "algsimpp"], "algsimp"),
-        (["--engine", "xla"], "only our own compiler"),
+        (["--engine", "xla", "--passes", "dce"], "--engine core"),
         (["--passes", "dce", "--pipeline", "cpu"], "exclude"),
         (["--oracle", "missing.npz"], "missing.npz"),
     ],

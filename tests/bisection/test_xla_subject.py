@@ -1,0 +1,116 @@
+"""The real XLA:CPU and a user's own program as what is searched."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hloscope.bisect.search import Outcome, single_cures
+from hloscope.core.cli.main import run
+
+SHIFT = """HloModule shift
+
+ENTRY q {
+  a = s32[6,1] parameter(0)
+  one = s32[] constant(1)
+  ones = s32[6,1] broadcast(one), dimensions={}
+  y = s32[6,1] add(a, ones)
+  s = s32[5,1] slice(y), slice={[0:5], [0:1]}
+  z = s32[] constant(0)
+  d = s32[6,1] dynamic-update-slice(y, s, one, z)
+  ROOT r = s32[1,6,1] reshape(d)
+}
+"""
+"""Compiled wrongly by jaxlib 0.10.2: a loop writes over what it has still to read (openxla/xla#49176)."""
+
+PROGRAM = '''
+import os, re, sys
+flags = os.environ.get("XLA_FLAGS", "")
+found = re.search(r"--xla_dump_to=(\\S+)", flags)
+if found:
+    for number, name in enumerate(["algsimp", "fusion", "dce", "cse"]):
+        file = f"module_0001.f.{number:04d}.pipe.after_{name}.before_next.txt"
+        with open(os.path.join(found[1], file), "w") as out:
+            out.write("HloModule f\\n\\nENTRY e {\\n  x = f32[] parameter(0)\\n  ROOT y = f32[] negate(x)\\n}\\n")
+off = re.search(r"--xla_disable_hlo_passes=(\\S+)", flags)
+sys.exit(0 if off and "fusion" in off[1].split(",") else 3)
+'''
+
+
+def bisect(*words: object) -> tuple[int, dict[str, Any]]:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        code = run(["bisect", *map(str, words), "--json"])
+    return code, json.loads(out.getvalue())
+
+
+def test_a_wrong_executable_of_right_stages_is_no_pass_s_fault(tmp_path: Path) -> None:
+    source = tmp_path / "shift.hlo"
+    source.write_text(SHIFT)
+    code, answer = bisect(source, "--engine", "xla", "--no-cures")
+    if answer["verdict"] == "no-difference":
+        pytest.skip("this jaxlib compiles it rightly")
+    assert code == 1
+    assert answer["verdict"] == "unsafe-buffers", answer
+    assert not answer["culprits"], "every stage computes the right thing"
+    assert any("every stage computes what the first one does" in said for said in answer["evidence"])
+
+
+@pytest.mark.slow
+def test_every_curing_switch_is_listed_and_none_accused(tmp_path: Path) -> None:
+    source = tmp_path / "shift.hlo"
+    source.write_text(SHIFT)
+    _, answer = bisect(source, "--engine", "xla")
+    if answer["verdict"] == "no-difference":
+        pytest.skip("this jaxlib compiles it rightly")
+    assert {"--xla_disable_hlo_passes=algsimp", "--xla_disable_hlo_passes=fusion"} <= set(answer["cures"])
+    assert answer["culprits"] == []
+
+
+def test_a_right_compile_is_said_to_be_one(tmp_path: Path) -> None:
+    source = tmp_path / "right.hlo"
+    source.write_text("HloModule m\n\nENTRY e {\n  x = f32[8] parameter(0)\n  ROOT y = f32[8] negate(x)\n}\n")
+    code, answer = bisect(source, "--engine", "xla")
+    assert (code, answer["verdict"]) == (0, "no-difference")
+
+
+def test_a_pass_that_does_not_run_cannot_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "shift.hlo"
+    source.write_text(SHIFT)
+    assert run(["bisect", str(source), "--engine", "xla", "--disable-passes", "fusoin"]) == 2
+    assert "did you mean fusion" in capsys.readouterr().err
+
+
+def test_a_user_s_program_is_searched_by_its_exit_code(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    code, answer = bisect("--command", f"{shlex.quote(sys.executable)} {shlex.quote(str(script))}")
+    assert (code, answer["verdict"]) == (1, "cannot-tell")
+    assert answer["cures"] == ["--xla_disable_hlo_passes=fusion"]
+    assert answer["culprits"] == []
+
+
+@given(st.integers(1, 64), st.data())
+def test_single_cures_are_all_found_within_their_budget(count: int, data: st.DataObject) -> None:
+    names = [f"p{number}" for number in range(count)]
+    good = data.draw(st.sets(st.sampled_from(names), max_size=3))
+    needed = data.draw(st.sets(st.sampled_from(names), max_size=2)) - good
+
+    def off(group: Any) -> Outcome:
+        if needed & set(group):
+            return Outcome("failed")
+        return Outcome("right" if good & set(group) else "wrong")
+
+    found, steps = single_cures(names, off, "passes off", budget=200)
+    assert {group[0] for group in found} == good
+    assert all(len(group) == 1 for group in found)
+    assert len(steps) <= 200

@@ -21,6 +21,7 @@ from hloscope.core.runtime.evaluator.values import (
     Prepare,
     Value,
     as_array,
+    zeros,
 )
 
 if TYPE_CHECKING:
@@ -113,38 +114,77 @@ def _conditional(instruction: HloInstruction, machine: Machine) -> Kernel:
 
 
 def _async_start(instruction: HloInstruction, machine: Machine) -> Kernel:
-    """((operands), result, contexts…): the wrapped computation runs here."""
+    """((operands), result, contexts…): the wrapped computation runs once all its operands are there, normally here."""
     parts = instruction.shape.tuple_shapes
     if len(parts) < 2:
         raise InstructionUnsupported(instruction, f"of the shape {instruction.shape.to_text(layout=False)}")
-    wrapped = function(machine, instruction.callee(), [o.shape for o in instruction.operands], parts[1])
-    contexts = len(parts) - 2
+    return _async_state(instruction, machine)
+
+
+def _async_state(instruction: HloInstruction, machine: Machine) -> Kernel:
+    """The state after a start or an update, which may bind more operands."""
+    start, bound = _bound(instruction)
+    if instruction is not start and instruction.operand_count == 1:
+        return lambda state: state
+    parts = instruction.shape.tuple_shapes
+    run = _wrapped(start, bound, machine, parts[1]) if start is not None else None
+    contexts = tuple(zeros(shape) for shape in parts[2:])
+    first = instruction is start
 
     def kernel(*operands: Value) -> Value:
-        return (tuple(operands), wrapped(*operands), *(np.zeros((), np.uint32) for _ in range(contexts)))
-
-    return kernel
-
-
-def _async_update(instruction: HloInstruction, machine: Machine) -> Kernel:
-    def kernel(state: Value) -> Value:
-        return state
+        given = operands
+        if not first:
+            given = (*cast("tuple[tuple[Value, ...], ...]", operands[0])[0], *operands[1:])
+        return (given, zeros(parts[1]) if run is None else run(*given), *contexts)
 
     return kernel
 
 
 def _async_done(instruction: HloInstruction, machine: Machine) -> Kernel:
-    def kernel(state: tuple[Value, ...]) -> Value:
-        return state[1]
+    start, bound = _bound(instruction)
+    run: Kernel | None = None
+    if start is not None and len(bound) > _known_before(instruction):
+        run = _wrapped(start, bound, machine, instruction.shape)
+    elif start is not None and len(bound) < len(start.callee().parameters):
+        raise InstructionUnsupported(instruction, f"with {len(bound)} of {len(start.callee().parameters)} operands")
+
+    def kernel(state: tuple[Value, ...], *late: Value) -> Value:
+        if run is None:
+            return state[1]
+        return run(*cast("tuple[Value, ...]", state[0]), *late)
 
     return kernel
+
+
+def _bound(instruction: HloInstruction) -> tuple[HloInstruction | None, list[HloInstruction]]:
+    """The start that an instruction of its chain goes back to, and the operands bound up to it; no start where the
+    chain leaves the computation or passes through other opcodes."""
+    late: list[HloInstruction] = []
+    node = instruction
+    while node.opcode in ("async-update", "async-done"):
+        late = [*node.operands[1:], *late]
+        node = node.operand(0)
+    return (node, [*node.operands, *late]) if node.opcode == "async-start" else (None, late)
+
+
+def _known_before(instruction: HloInstruction) -> int:
+    """Operands that were bound before this instruction, once all were: it has nothing to run then."""
+    return len(_bound(instruction.operand(0))[1])
+
+
+def _wrapped(start: HloInstruction, bound: Sequence[HloInstruction], machine: Machine, result: Shape) -> Kernel | None:
+    """The wrapped computation, where all its operands are bound."""
+    computation = start.callee()
+    if len(bound) < len(computation.parameters):
+        return None
+    return function(machine, computation, [o.shape for o in bound], result)
 
 
 TABLE: Mapping[str, Prepare] = MappingProxyType(
     {
         "async-done": _async_done,
         "async-start": _async_start,
-        "async-update": _async_update,
+        "async-update": _async_state,
         "call": _call,
         "conditional": _conditional,
         "fusion": _call,

@@ -62,7 +62,7 @@ def _fft(instruction: HloInstruction, machine: Machine) -> Kernel:
     shape, dtype = instruction.shape.dimensions, instruction.shape.type.dtype
 
     def kernel(x: Array) -> Array:
-        if 0 in shape or x.size == 0:
+        if 0 in shape or 0 in lengths or x.size == 0:
             return np.zeros(shape, dtype)
         return transform(x, lengths, axes).astype(dtype)
 

@@ -81,6 +81,8 @@ def _iota(instruction: HloInstruction, machine: Machine) -> Kernel:
     dim = int(instruction.attr("iota_dimension") or 0)
     if not shape.dimensions:
         return lambda: np.zeros((), shape.type.dtype)
+    if not shape.element_count:  # another dimension may be longer than memory
+        return lambda: np.zeros(shape.dimensions, shape.type.dtype)
     from hloscope.core.hlo.element_types import lookup
 
     # Counted as integers and then converted, so that narrow types wrap or overflow as a convert would.

@@ -349,3 +349,64 @@ def test_tuple_parameters_take_tuples_or_leaves() -> None:
     nested: Value = (number(2, np.float32), (number(3, np.int32), TOKEN))
     assert float(np.asarray(evaluate(module, [nested])[0])) == 2
     assert float(np.asarray(evaluate(module, [nested[0], nested[1][0], TOKEN])[0])) == 2  # type: ignore[index]
+
+
+SUM_AND_NEGATION = """pair {
+  p = f32[2] parameter(0)
+  q = f32[2] parameter(1)
+  s = f32[2] add(p, q)
+  n = f32[2] negate(p)
+  ROOT t = (f32[2], f32[2]) tuple(s, n)
+}"""
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "s = ((f32[2], f32[2]), (f32[2], f32[2]), s32[]) async-start(x, y), calls=pair\n"
+        "  ROOT d = (f32[2], f32[2]) async-done(s)",
+        "s = ((), (), s32[]) async-start(), calls=pair\n"
+        "  u = ((f32[2]), (), s32[]) async-update(s, x)\n"
+        "  v = ((f32[2], f32[2]), (f32[2], f32[2]), s32[]) async-update(u, y)\n"
+        "  w = ((f32[2], f32[2]), (f32[2], f32[2]), s32[]) async-update(v)\n"
+        "  ROOT d = (f32[2], f32[2]) async-done(w)",
+        "s = ((f32[2]), (), s32[]) async-start(x), calls=pair\n  ROOT d = (f32[2], f32[2]) async-done(s, y)",
+    ],
+    ids=["at the start", "at updates", "at the end"],
+)
+def test_operands_of_asynchronous_computations_may_come_later(steps: str) -> None:
+    text = f"HloModule m\n{SUM_AND_NEGATION}\nENTRY e {{\n  x = f32[2] parameter(0)\n  y = f32[2] parameter(1)\n  {steps}\n}}\n"
+    found = evaluate(load_module(text), [array("float32", [1, 2]), array("float32", [10, 20])])
+    assert [np.asarray(x).tolist() for x in found] == [[11, 22], [-1, -2]]
+
+
+def test_an_asynchronous_computation_that_misses_operands_is_refused() -> None:
+    body = "  x = f32[2] parameter(0)\n  s = ((f32[2]), (), s32[]) async-start(x), calls=pair\n"
+    body += "  ROOT d = (f32[2], f32[2]) async-done(s)"
+    with pytest.raises(UnsupportedError, match="%d: async-done with 1 of 2 operands"):
+        run(body, array("float32", [1, 2]), computations=SUM_AND_NEGATION)
+
+
+def test_empty_results_need_no_memory_and_no_data() -> None:
+    assert run("  ROOT r = f32[1000000000000,0] iota(), iota_dimension=0").shape == (1000000000000, 0)
+    body = "  x = c64[1,1] parameter(0)\n  ROOT r = c64[1,1] fft(x), fft_type=FFT, fft_length={0}"
+    assert run(body, array("complex64", [[5 + 2j]])).tolist() == [[0]]
+
+
+def test_scalars_keep_their_rank() -> None:
+    body = "  x = c64[] parameter(0)\n  ROOT r = f16[] convert(x)"
+    assert run(body, array("complex64", 2 + 3j)).shape == ()
+    body = (
+        "  x = f32[3] parameter(0)\n  i = s32[0] parameter(1)\n  ROOT r = f32[] gather(x, i), offset_dims={},"
+        " collapsed_slice_dims={0}, start_index_map={}, index_vector_dim=0, slice_sizes={1}"
+    )
+    assert run(body, array("float32", [4, 5, 6]), np.zeros(0, np.int32)) == 4
+
+
+def test_epsilon_is_an_f32() -> None:
+    body = (
+        "  x = f64[1] parameter(0)\n  o = f64[1] parameter(1)\n  z = f64[1] parameter(2)\n"
+        "  ROOT r = f64[1] batch-norm-inference(x, o, z, z, z), epsilon=0.01, feature_index=0"
+    )
+    found = run(body, array("float64", [1]), array("float64", [1]), array("float64", [0]))
+    assert found[0] == pytest.approx(1 / np.sqrt(float(np.float32(0.01))), rel=1e-15)

@@ -8,6 +8,7 @@ from hloscope.core.cli.opening import module_option, opened
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.cli.progress import progress
 from hloscope.core.errors import UnsupportedError
+from hloscope.core.layout.explain import LayoutChain
 from hloscope.core.views.data import EventRow, HistoryStep, WhyFacts
 from hloscope.core.views.why import part_changes
 
@@ -29,9 +30,10 @@ def command(path: str, name: str, consumer: str | None, stage: int | None, modul
     """Tell all that is known of the instruction NAME: what it is, which Python line it comes from, and what every pass
     did to it, through renames.
 
-    Not known yet, and null in JSON: fusion (the decisions that put it into a fusion or kept it out), layout_chain
-    (where its layout comes from) and buffer (the allocation it lives in). The form with two names, why A is not fused
-    into B, is not there yet either; decisions that the compiler itself recorded are listed under events.
+    layout_chain says where its layouts come from, constraint by constraint; it is null where layout assignment is not
+    in PATH or its rules are not public (TPU). Not known yet, and null in JSON: fusion (the decisions that put it into a
+    fusion or kept it out) and buffer (the allocation it lives in). The form with two names, why A is not fused into B,
+    is not there yet either; decisions that the compiler itself recorded are listed under events.
     """
     if consumer is not None:
         raise UnsupportedError(
@@ -111,6 +113,8 @@ def _text(facts: WhyFacts, events: list[EventRow]) -> str:
     lines.append("")
     for step in facts.passes:
         lines += _history(step)
+    if facts.layout_chain is not None:
+        lines += _layouts(facts.layout_chain)
     if events:
         lines += ["", "Recorded decisions and findings:"]
         for event in events[:_SHOWN_EVENTS]:
@@ -119,8 +123,18 @@ def _text(facts: WhyFacts, events: list[EventRow]) -> str:
         if len(events) > _SHOWN_EVENTS:
             lines.append(f"  and {len(events) - _SHOWN_EVENTS} more")
     lines += ["", *(f"Note: {note}." for note in facts.notes)]
-    lines.append("Not known yet: fusion decisions of our own, where the layout comes from, the buffer.")
+    lines.append("Not known yet: fusion decisions of our own, the buffer.")
     return "\n".join(lines) + "\n"
+
+
+def _layouts(chain: LayoutChain) -> list[str]:
+    """Where layouts come from, the nearest constraint first."""
+    lines = ["", "Layout:"]
+    for one in (*chain.definitions[:_SHOWN_NAMES], *chain.uses[:_SHOWN_NAMES]):
+        lines.append(f"  {one.where} is {one.layout}")
+        lines += [f"    {link.layout} at {link.where}: {link.because}" for link in one.links]
+        lines += [f"    not {lost.layout} ({lost.rule}, priority {lost.priority}): {lost.because}" for lost in one.lost]
+    return [*lines, *(f"  Note: {note}." for note in chain.notes)]
 
 
 def _history(step: HistoryStep) -> list[str]:

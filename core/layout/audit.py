@@ -11,19 +11,15 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.agreement import Agreement, Section
+from hloscope.core.layout.match import Key, added
 from hloscope.core.layout.orders import order_of, show_shape
 from hloscope.core.layout.replay import Replay, replays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hloscope.core.analysis.real_compile import RealCompile
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.hlo.shape import Shape
-
-MADE = ("copy", "get-tuple-element", "tuple")
-"""Opcodes of the instructions that the pass adds."""
 
 
 def audit(compile_: RealCompile) -> Section:
@@ -58,16 +54,13 @@ def _compare(figures: dict[str, Agreement], replay: Replay) -> None:
             figures["non_default"].add(*said, note=note, equal=equal)
         if not _same(before, theirs.shape):
             figures["changed"].add(*said, note=note, equal=equal)
-    mine, theirs = (list(_added(one, replay.shapes_before)) for one in (replay.ours, replay.real))
+    mine, theirs = (list(added(one, replay.shapes_before)) for one in (replay.ours, replay.real))
     _match(figures["copies_precision"], mine, theirs, only_copies=True, subject_is_ours=True)
     _match(figures["copies_recall"], theirs, mine, only_copies=True, subject_is_ours=False)
     _match(figures["added"], theirs, mine, only_copies=False, subject_is_ours=False)
     names = {one.name for one, _ in mine}
     for one, _ in theirs:
         figures["names"].add(one.name, one.name if one.name in names else "another name", one.name)
-
-
-Key = tuple[str, str, str, str]
 
 
 def _match(
@@ -91,36 +84,6 @@ def _match(
 
 def _by_name(module: HloModule) -> dict[str, HloInstruction]:
     return {one.name: one for one in module.instructions()}
-
-
-def _added(module: HloModule, before: dict[str, Shape]) -> Iterator[tuple[HloInstruction, Key]]:
-    """Instructions that the pass made, with what identifies them whatever their names."""
-    for computation in module.computations:
-        for one in computation.instructions:
-            if one.name in before or one.opcode not in MADE:
-                continue
-            users = ", ".join(sorted(_end(user, before) for user in one.users)) or "result"
-            yield (
-                one,
-                (one.opcode, _start(one, before), show_shape(one.shape), f"{computation.name}: {users}"),
-            )
-
-
-def _start(one: HloInstruction, before: dict[str, Shape]) -> str:
-    """The old value that an added instruction comes from."""
-    while one.name not in before and one.opcode in MADE and one.operand_count:
-        at = one.attr("index")
-        one = one.operand(0)
-        if at is not None and one.name in before:
-            return f"{one.name}#{at}"
-    return one.name
-
-
-def _end(user: HloInstruction, before: dict[str, Shape]) -> str:
-    """The old instruction that an added one is for."""
-    while user.name not in before and user.users:
-        user = user.users[0]
-    return user.name if user.name in before else "result"
 
 
 def _same(a: Shape, b: Shape) -> bool:

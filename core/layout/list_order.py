@@ -12,6 +12,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hloscope.core.hlo.instruction import HloInstruction
+from hloscope.core.hlo.shape import Shape
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -23,6 +26,8 @@ _HEADER = re.compile(r"(?:ENTRY )?%?([\w.\-]+) .*\{$|(?:ENTRY )?%?([\w.\-]+) \{$
 _CLONE = re.compile(r"\.clone(?:\.\d+)?$")
 _NAMES = re.compile(r"%[\w.\-]+")
 _METADATA = re.compile(r",? ?metadata=\{.*")
+_NOTES = re.compile(r", (?:metadata|sharding|frontend_attributes|backend_config|origin|control-predecessors)=\{.*")
+"""From the first attribute on that passes add to an instruction."""
 _OP_NAME = re.compile(r'op_name="[^"]*?([^/"]*)"')
 
 Key = tuple[int, int]
@@ -48,7 +53,9 @@ class _Seen:
 class ListOrder:
     """Remembers where instructions first appeared; show it the stages in order."""
 
-    def __init__(self, stages: Iterable[str] = ()) -> None:
+    def __init__(self, stages: Iterable[str] = (), *, coarse: bool = False) -> None:
+        self._coarse = coarse
+        """Many passes lie between the stages: what is new is taken to be younger than what was replaced."""
         self._computations: dict[str, _Seen] = {}
         self._everywhere: dict[str, Key] = {}
         self._stage = 0
@@ -78,7 +85,11 @@ class ListOrder:
                 for new, old in zip(lines, source.lines, strict=True):
                     seen.keys[new] = source.keys[old]
         for place, (instruction, (opcode, rest)) in enumerate(lines.items()):
-            if instruction not in seen.keys:
+            before = seen.lines.get(instruction)
+            if before is not None and before[1] != rest and _is_new(before, (opcode, rest), seen.lines, lines):
+                # A replacement of the same opcode takes over the name.
+                seen.keys[instruction] = (self._stage, place if self._coarse else _MADE + place)
+            elif instruction not in seen.keys:
                 # What was moved here from another computation (an inlined call) keeps its age.
                 key = self._everywhere.get(instruction)
                 if key is None and inlined is not None:
@@ -102,6 +113,17 @@ class ListOrder:
         ordered = sorted(instructions, key=lambda one: seen.keys.get(one.name, last))
         if ordered != instructions:
             computation.reorder(ordered)
+            _restore_users(ordered)
+
+
+def _restore_users(ordered: list[HloInstruction]) -> None:
+    """Put users in order of age: one that was made later has become a user later."""
+    nothing = HloInstruction("token", Shape.token())
+    for user in ordered:
+        for number, operand in enumerate(user.operands):
+            if operand.user_count > 1:
+                user.replace_operand(number, nothing)
+                user.replace_operand(number, operand)
 
 
 class _Inlined:
@@ -119,6 +141,31 @@ class _Inlined:
         """The place of the next original that looks like this line."""
         found = self._ranks.get(_signature(opcode, rest))
         return found.popleft() if found else None
+
+
+def _is_new(
+    before: tuple[str, str], after: tuple[str, str], lines: dict[str, tuple[str, str]], now: dict[str, tuple[str, str]]
+) -> bool:
+    """Whether a line cannot come from the same instruction: attributes or the shape of an operand changed."""
+    if _core(*before) != _core(*after):
+        return True
+    return [_shape_of(one, lines) for one in _operands(before[1])] != [
+        _shape_of(one, now) for one in _operands(after[1])
+    ]
+
+
+def _operands(rest: str) -> list[str]:
+    return [one.lstrip("%") for one in _NAMES.findall(_NOTES.sub("", rest))]
+
+
+def _shape_of(name: str, lines: dict[str, tuple[str, str]]) -> str:
+    found = lines.get(name)
+    return "" if found is None else found[1].partition("{")[0] if found[1][0] != "(" else found[1].partition(") ")[0]
+
+
+def _core(opcode: str, rest: str) -> str:
+    """Opcode, shape and attributes that say what is computed: what a pass cannot change without a new instruction."""
+    return opcode + _NAMES.sub("%", _NOTES.sub("", rest))
 
 
 def _signature(opcode: str, rest: str) -> str:

@@ -26,7 +26,10 @@ PASS = "layout-assignment"
 MAX_HISTORY_BYTES = 128 << 20
 """Text of earlier stages that is read for the list order; beyond, only the first and last stages are."""
 
-PROGRAM_BACKEND = {"cpu": "cpu", "gpu": "gpu", "core": "cpu"}
+FEW_STAGES = 3
+"""Stages up to the pass, the one before it included, that leave out most of what happened."""
+
+BACKENDS = ("cpu", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +50,24 @@ def replays(compile_: RealCompile, *, remember: bool = False) -> list[Replay]:
 
     Raises DumpError where there is none, UnsupportedError for a target whose constraints are not known.
     """
+    return [replay(compile_, pair, remember=remember) for pair in stages_around(compile_, PASS)]
+
+
+def backend_name(compile_: RealCompile, pair: PassPair) -> str:
+    """The backend whose constraints the pass used. Raises UnsupportedError where they are not known."""
     target = compile_.target or ""
-    pairs = stages_around(compile_, PASS)
-    if target not in PROGRAM_BACKEND:
-        raise UnsupportedError(
-            f"layout assignment for {target or 'an unknown target'} is not open source", path=compile_.path
-        )
-    return [replay(compile_, pair, remember=remember) for pair in pairs]
+    if target == "core":  # our own pipelines have the names of XLA's, which tell the backend
+        return "gpu" if pair.after.pipeline.replace("_", " ") == "layout assignment" else "cpu"
+    if target in BACKENDS:
+        return target
+    raise UnsupportedError(
+        f"layout assignment for {target or 'an unknown target'} is not open source", path=compile_.path
+    )
 
 
 def replay(compile_: RealCompile, pair: PassPair, *, remember: bool = False) -> Replay:
     """Run the pass on the stage before `pair`."""
-    target = PROGRAM_BACKEND[compile_.target or ""]
+    target = backend_name(compile_, pair)
     ours = compile_.module(pair.before.index)
     notes = restore_list_order(compile_, pair, ours)
     before = {one.name: one.shape for one in ours.instructions()}
@@ -72,7 +81,7 @@ def restore_list_order(compile_: RealCompile, pair: PassPair, module: HloModule)
     last = pair.before.index
     first = next((one.index for one in compile_.stages if one.pass_name == "before_optimizations"), 0)
     earlier = sorted({*([first] if first < last else []), *range(min(first, last) if first < last else 0, last + 1)})
-    order = ListOrder()
+    order = ListOrder(coarse=len(earlier) <= FEW_STAGES)
     read = 0
     seen: str | None = None
     for index in earlier:

@@ -7,7 +7,10 @@ fact of its own. Lines and columns are 0-based here, as editors count; offsets a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from hloscope.core.layout.explain import LayoutChain
 
 Origin = Literal["core", "xla", "inferred"]
 
@@ -291,8 +294,8 @@ class WhyFacts:
     passes: tuple[HistoryStep, ...]
     fusion: None = None
     """Not known yet: the decisions that put it into a fusion or kept it out."""
-    layout_chain: None = None
-    """Not known yet: where its layout comes from."""
+    layout_chain: LayoutChain | None = None
+    """Where its layouts come from: the chain of constraints; None where layout assignment is not seen or not known."""
     buffer: None = None
     """Not known yet: the allocation it lives in."""
     notes: tuple[str, ...] = ()

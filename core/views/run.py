@@ -32,9 +32,13 @@ from hloscope.core.views.stages import (
 )
 
 if TYPE_CHECKING:
+    from hloscope.core.views.buffers import Buffers
+    from hloscope.core.analysis.real_compile import PassPair
     from hloscope.core.dumps.filenames import FileKind
+    from hloscope.core.layout.replay import Replay
     from hloscope.core.ledger.queries import SqlResult
     from hloscope.core.text.module_index import ModuleIndex
+    from hloscope.core.views.copies import CopiesAnswer
 
 __all__ = ["CancelledError", "Run", "Stage", "diff_runs", "label", "load"]
 
@@ -95,6 +99,9 @@ class Run:
         self._indexes: ByteBoundCache[ModuleIndex] = ByteBoundCache(INDEX_BYTES)
         self._diffs: ByteBoundCache[StageDiff] = ByteBoundCache(DIFF_BYTES)
         self._summary: Summary | None = None
+        self._copies: CopiesAnswer | None = None
+        self._buffers: Buffers | None = None
+        self._replays: dict[int, Replay] = {}
         self._why: dict[tuple[str, int | None], WhyFacts] = {}
         self._on_close: list[Callable[[], object]] = []
 
@@ -358,15 +365,33 @@ class Run:
         """The fusion decisions. Raises UnsupportedError: none of our own yet; `events` has a dump's."""
         raise _later("fusion decisions", "run.events(type='fusion_decision') has those that a GPU dump recorded")
 
-    @property
-    def copies(self) -> object:
-        """The layout copies with their causes. Raises UnsupportedError: layout assignment is not there yet."""
-        raise _later("the causes of copies", "run.search(' copy[(]', -1) lists the copies")
+    def layout_replay(self, pair: PassPair) -> Replay:
+        """Our layout assignment, run on the stage before the real one; kept. Raises as `core.layout.replay.replay`."""
+        found = self._replays.get(pair.after.index)
+        if found is None:
+            from hloscope.core.layout.replay import replay
+            from hloscope.core.views.real_compile import RunCompile
+
+            found = self._replays[pair.after.index] = replay(RunCompile(self), pair, remember=True)
+        return found
 
     @property
-    def buffers(self) -> object:
-        """The buffer map. Raises UnsupportedError: buffer assignment is not there yet."""
-        raise _later("the buffer map", "the dump's *-buffer-assignment.txt has it as text")
+    def copies(self) -> CopiesAnswer:
+        """The layout copies with their causes and remedies, as ``hloscope copies`` shows them; worked out once."""
+        if self._copies is None:
+            from hloscope.core.views.copies import copies
+
+            self._copies = copies(self)
+        return self._copies
+
+    @property
+    def buffers(self) -> Buffers:
+        """The buffer map with its questions, as ``hloscope buffers`` shows them; parts are worked out once, when asked."""
+        if self._buffers is None:
+            from hloscope.core.views.buffers import Buffers
+
+            self._buffers = Buffers(self)
+        return self._buffers
 
     def summary(self, *, cancelled: Cancelled | None = None, progress: Progress | None = None) -> Summary:
         """The dashboard's first screen as data."""

@@ -17,6 +17,7 @@ from hloscope.core.views.data import HistoryStep, Place, SourceFrame, WhyFacts
 from hloscope.core.views.stages import Cancelled, Progress, check
 
 if TYPE_CHECKING:
+    from hloscope.core.layout.explain import LayoutChain
     from hloscope.core.views.data import HistoryKind
     from hloscope.core.views.run import Run
 
@@ -156,8 +157,15 @@ def why(
         first_stage=history.first,
         last_stage=history.last,
         passes=tuple(steps),
+        layout_chain=_layout_chain(run, name, steps),
         notes=tuple(history.notes),
     )
+
+
+def _layout_chain(run: Run, name: str, steps: list[HistoryStep]) -> LayoutChain | None:
+    from hloscope.core.views.copies import layout_chain
+
+    return layout_chain(run, name, *dict.fromkeys(step.name for step in steps if step.name != name))
 
 
 def _anchor(run: Run, name: str, stage: int | None, cancelled: Cancelled | None) -> Place:

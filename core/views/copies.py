@@ -1,0 +1,548 @@
+"""Every copy of a run and its cause: what ``hloscope copies`` shows, ``Run.copies``, and the layout chain of ``why``.
+
+A copy belongs to the pass after which it first appears. Those of layout assignment are replayed: our pass runs on the
+stage before it, its copies are paired with the real ones, and the constraints on both sides are told, with the change
+that would remove the copy where one is known and proven. On a single HLO file our pass is run on it first.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from hloscope.core.analysis.real_compile import stages_around
+from hloscope.core.errors import DumpError, HloscopeError, InternalError, UnsupportedError, UsageError
+from hloscope.core.hlo.shape import Shape
+from hloscope.core.layout.assignment import assign_layouts, backend_of
+from hloscope.core.layout.explain import (
+    Conflict,
+    LayoutChain,
+    Link,
+    LostRequest,
+    PlaceChain,
+    explain_copy,
+    explain_instruction,
+)
+from hloscope.core.layout.match import pairs
+from hloscope.core.layout.orders import show_shape
+from hloscope.core.layout.remedies import Remedy, RemedyFinder
+from hloscope.core.layout.replay import PASS, backend_name, restore_list_order
+from hloscope.core.layout.times import RunCounts
+from hloscope.core.passes.context import PassContext
+from hloscope.core.views.data import SourceFrame
+from hloscope.core.views.real_compile import RunCompile
+from hloscope.core.views.stages import Cancelled, Progress, check
+from hloscope.core.views.why import read_line
+
+if TYPE_CHECKING:
+    from hloscope.core.hlo.instruction import HloInstruction
+    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.layout.assignment import Assignment
+    from hloscope.core.layout.copies import CopyMade
+    from hloscope.core.layout.remedies import Change
+    from hloscope.core.views.run import Run
+
+__all__ = [
+    "Conflict", "CopiesAnswer", "CopyCause", "CopyRow", "LayoutChain", "Link", "LostRequest", "PlaceChain", "Remedy",
+    "copies", "layout_chain",
+]  # fmt: skip
+
+REMEDY_SECONDS = 20.0
+"""Time after which no further remedies are looked for."""
+
+CauseKind = Literal[
+    "layout", "aliasing", "program", "copy-insertion", "spmd", "host-transfer", "memory-space", "tiling", "reshape",
+    "layout-normalization", "fusion", "other",
+]  # fmt: skip
+
+# Pass (with its pipeline) in which a copy first appears -> kind and what that means. The first match counts.
+_KINDS: tuple[tuple[str, CauseKind, str], ...] = (
+    (r"before_tiling_rewriter$|(^|/)layout-assignment$", "layout", "layout assignment: two layouts meet here"),
+    (r"tiling", "tiling", "the tiles of two layouts differ"),
+    (r"copy.?insertion|adding_copies|special-case_copies|unnecessary_copies", "copy-insertion",
+     "copy insertion: the value is still needed while its buffer is overwritten, or two results share it"),
+    (r"spmd|shard|partition|collective", "spmd", "partitioning: data moves between shards"),
+    (r"host[-_]?(offload|memory|transfer|compute)", "host-transfer", "the value moves between host and device"),
+    (r"memory.?space|prefetch|vmem", "memory-space", "the value moves to or from fast memory"),
+    (r"reshape-decomposer|layout_fixup", "reshape", "a reshape that moves bytes became a copy and a free reshape"),
+    (r"layout_?-?normalization", "layout-normalization", "layouts were made row-major; transposes and copies stay"),
+    (r"fusion", "fusion", "the fusion pass made it"),
+)  # fmt: skip
+_KIND_PATTERNS = tuple((re.compile(pattern, re.I), kind, words) for pattern, kind, words in _KINDS)
+
+_COPY = re.compile(
+    rb"^[ \t]+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\([^=\n]*?\)|\S+) (?:copy|copy-start)\("
+    rb"[^\n]*?(?:metadata=(?P<metadata>\{[^\n]*))?$",
+    re.M,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCause:
+    """Why a copy is there."""
+
+    kind: CauseKind
+    instruction: str | None
+    """The instruction that wants the other layout (or reads the copy); None where it is a computation's result."""
+    sentence: str
+    stage: int
+    """Row after which the copy is first seen."""
+    pass_name: str
+    chain: tuple[Link, ...] = ()
+    """Why the use has its layout, nearest first; for copies of layout assignment that were replayed."""
+    given: tuple[Link, ...] = ()
+    """Why the definition has its layout, nearest first."""
+    lost: LostRequest | None = None
+    """The attempt to spare the copy and why it failed, with both priorities."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRow:
+    """One copy."""
+
+    copy: str
+    computation: str
+    operand: str
+    from_layout: str
+    to_layout: str
+    bytes: int | None
+    """Size of the copied value; it is read and written once each."""
+    times: int | None
+    """How often it runs in one run of the program (at most, in a conditional); None in a loop of unknown length."""
+    cause: CopyCause
+    source: tuple[SourceFrame, ...]
+    """Python frames, innermost first."""
+    remedy: Remedy | None
+    """A change that removes it, with the proof; None where none is known."""
+    free: bool
+    """It moves no bytes: the layouts differ only in dimensions of size 1."""
+    last_stage: int
+    """Last row that still shows it, under this name or another."""
+    gone: str | None
+    """The pass after which it is no longer there (fused away, folded, removed); None where the last stage has it."""
+    also: tuple[str, ...] = ()
+    """Names under which it goes on after passes that cloned it, such as into a fusion."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesAnswer:
+    """The copies of a run."""
+
+    rows: tuple[CopyRow, ...]
+    notes: tuple[str, ...] = ()
+    """What could not be told, and where our own pass was run, one sentence each."""
+
+
+def copies(
+    run: Run,
+    *,
+    remedies: bool = True,
+    prove: bool = False,
+    every: bool = False,
+    target: str | None = None,
+    cancelled: Cancelled | None = None,
+    progress: Progress | None = None,
+) -> CopiesAnswer:
+    """The copies that layout assignment made and those that the last stage has; with `every`, all of any stage.
+
+    `target` is the backend whose rules are used on a single HLO file. With `prove` the real compiler is asked whether a
+    remedy removes its copy. Raises CancelledError, and UnsupportedError or CompileError from `prove`.
+    """
+    return _Answer(run, remedies, prove, every, target, cancelled, progress).answer()
+
+
+@dataclass(slots=True)
+class _Found:
+    """One copy by its name."""
+
+    name: str
+    first: int
+    last: int
+    signature: tuple[bytes, bytes]
+    """Its shape and metadata, by which its clone is known."""
+    also: list[str] = field(default_factory=list[str])
+    clone_of: str | None = None
+    """An older copy of the same shape and origin that is there as well."""
+
+
+@dataclass(slots=True)
+class _Replayed:
+    """One layout assignment with ours beside it."""
+
+    first_row: int
+    real: HloModule
+    ours: HloModule
+    assignment: Assignment
+    pairs: dict[str, HloInstruction]
+    finder: RemedyFinder | None
+    before: Callable[[], HloModule]
+
+
+class _Answer:
+    def __init__(
+        self,
+        run: Run,
+        remedies: bool,
+        prove: bool,
+        every: bool,
+        target: str | None,
+        cancelled: Cancelled | None,
+        progress: Progress | None,
+    ) -> None:
+        self._run = run
+        self._compile = RunCompile(run)
+        self._remedies = remedies
+        self._prove = prove
+        self._every = every
+        self._target = target
+        self._cancelled = cancelled
+        self._progress = progress
+        self._notes: list[str] = []
+        self._until = time.monotonic() + REMEDY_SECONDS
+        self._out_of_time = False
+        self._proven: dict[Change, tuple[str, ...]] = {}
+
+    def answer(self) -> CopiesAnswer:
+        found = self._find()
+        replayed = self._replay()
+        if replayed is None and self._is_single_text():
+            return self._own_pass()
+        by_row: dict[int, list[_Found]] = {}
+        last = len(self._run) - 1
+        for one in found:
+            made_by_layout = self._kind(one.first)[0] == "layout"
+            if self._every or made_by_layout or one.last == last:
+                by_row.setdefault(one.first, []).append(one)
+        rows: list[CopyRow] = []
+        for row, names in sorted(by_row.items()):
+            check(self._cancelled)
+            rows += self._rows(row, names, replayed.get(row) if replayed else None)
+        return CopiesAnswer(tuple(rows), tuple(self._notes))
+
+    # ---------------------------------------------------------------- finding
+    def _find(self) -> list[_Found]:
+        """All copies, a clone that takes a copy's place counting as the same one."""
+        done: list[_Found] = []
+        alive: dict[str, _Found] = {}
+        snapshot: int | None = None
+        for index, row in enumerate(self._run.outline):
+            check(self._cancelled)
+            if row.snapshot != snapshot:
+                snapshot = row.snapshot
+                here = {
+                    one["name"].decode("utf-8", "replace"): (one["shape"], one["metadata"] or b"")
+                    for one in _COPY.finditer(self._run.stage_bytes(index))
+                }
+                gone = {name: alive.pop(name) for name in list(alive) if name not in here}
+                for name, signature in here.items():
+                    known = alive.get(name)
+                    if known is None:
+                        known = next((one for one in gone.values() if one.signature == signature), None)
+                        if known is not None:
+                            known.also.append(name)
+                            gone = {key: one for key, one in gone.items() if one is not known}
+                        else:
+                            known = _Found(name, index, index, signature)
+                            known.clone_of = _twin(known, alive.values()) if signature[1] else None
+                        alive[name] = known
+                done += gone.values()
+            for one in alive.values():
+                one.last = index
+            if self._progress is not None:
+                self._progress(index + 1, len(self._run.outline))
+        return [*done, *alive.values()]
+
+    def _is_single_text(self) -> bool:
+        return len(self._run) == 1
+
+    def _kind(self, row: int) -> tuple[CauseKind, str]:
+        if row == 0:
+            return "program", "the program has it"
+        stage = self._run.outline[row]
+        where = f"{stage.pipeline}/{stage.pass_name}"
+        for pattern, kind, words in _KIND_PATTERNS:
+            if pattern.search(where):
+                return kind, words
+        return "other", f"{stage.pass_name} made it"
+
+    # ---------------------------------------------------------------- layout assignment
+    def _replay(self) -> dict[int, _Replayed] | None:
+        """By row; None where the run does not show the pass."""
+        try:
+            around = stages_around(self._compile, PASS)
+        except DumpError:
+            if not self._is_single_text():
+                self._notes.append("no stage around layout-assignment was dumped, so causes are told by the pass alone")
+            return None
+        answers: dict[int, _Replayed] = {}
+        for pair in around:
+            check(self._cancelled)
+            try:
+                backend = backend_name(self._compile, pair)
+                one = self._run.layout_replay(pair)
+            except (UnsupportedError, UsageError) as error:
+                self._notes.append(f"causes are told by the pass alone: {error.message}")
+                return answers
+            except (HloscopeError, InternalError) as error:
+                self._notes.append(f"layout assignment could not be replayed: {error}")
+                return answers
+            self._notes += one.notes
+
+            def before(pair: object = pair) -> HloModule:
+                module = self._compile.module(one.pair.before.index)
+                restore_list_order(self._compile, one.pair, module)
+                return module
+
+            finder = RemedyFinder(before, backend, one.assignment) if self._remedies else None
+            answers[pair.after.index] = _Replayed(
+                pair.after.index, one.real, one.ours, one.assignment,
+                pairs(one.real, one.ours, one.shapes_before), finder, before,
+            )  # fmt: skip
+        return answers
+
+    def _own_pass(self) -> CopiesAnswer:
+        """A single text: our pass is run on it."""
+        target = self._target or (self._run.source.target if self._run.source.target in ("cpu", "gpu") else "cpu")
+        assert target is not None
+        module = self._compile.module(0)
+        assignment = assign_layouts(module, backend_of(target), PassContext(target=target), remember=True)
+        self._notes.append(
+            f"{self._run.source.path} is a single module: hloscope ran its own layout-assignment for {target} on it"
+        )
+
+        def before() -> HloModule:
+            return self._compile.module(0)
+
+        finder = RemedyFinder(before, target, assignment) if self._remedies else None
+        one = _Replayed(0, module, module, assignment, {}, finder, before)
+        counts = RunCounts(module)
+        made = {one.copy: one for one in assignment.copies}
+        rows: list[CopyRow] = []
+        for instruction in module.instructions():
+            if instruction.opcode == "copy":
+                copied = made.get(instruction)
+                kind, words = ("layout", "") if copied is not None else ("program", "the program has it")
+                if instruction in assignment.prepared:
+                    kind, words = "aliasing", _ALIASING
+                found = _Found(instruction.name, 0, 0, (b"", b""))
+                rows.append(self._row(instruction, 0, found, kind, words, copied, one, counts))
+        return CopiesAnswer(tuple(rows), tuple(self._notes))
+
+    # ---------------------------------------------------------------- rows
+    def _rows(self, row: int, names: list[_Found], replayed: _Replayed | None) -> Iterator[CopyRow]:
+        module = replayed.real if replayed is not None else self._compile.module(row)
+        counts = RunCounts(module)
+        kind, words = self._kind(row)
+        wanted = {one.name: one for one in names}
+        made = {one.copy: one for one in replayed.assignment.copies} if replayed is not None else {}
+        for instruction in module.instructions():
+            one = wanted.get(instruction.name)
+            if one is None or instruction.opcode not in ("copy", "copy-start"):
+                continue
+            twin = replayed.pairs.get(instruction.name) if replayed is not None else None
+            copied = made.get(twin) if twin is not None else None
+            own_kind, own_words = kind, words
+            if replayed is not None and twin is not None and twin in replayed.assignment.prepared:
+                own_kind, own_words = "aliasing", _ALIASING
+            if one.clone_of is not None and own_kind == "fusion":
+                own_words = f"the fusion pass computes {one.clone_of} once more in another fusion"
+            spaces = {_memory_space(_copied_shape(instruction)), _memory_space(instruction.operand(0).shape)}
+            if len(spaces) > 1:
+                host = _HOST in spaces
+                own_kind = "host-transfer" if host else "memory-space"
+                own_words = _WORDS_OF[own_kind]
+            yield self._row(instruction, row, one, own_kind, own_words, copied, replayed, counts)
+
+    def _row(
+        self,
+        copy: HloInstruction,
+        row: int,
+        found: _Found,
+        kind: CauseKind,
+        words: str,
+        made: CopyMade | None,
+        replayed: _Replayed | None,
+        counts: RunCounts,
+    ) -> CopyRow:
+        stage = self._run.outline[row]
+        operand = copy.operand(0)
+        user = next(iter(copy.users), None)
+        conflict: Conflict | None = None
+        remedy: Remedy | None = None
+        if made is not None and replayed is not None:
+            conflict = explain_copy(made, replayed.assignment)
+            words = _sentence(made, conflict)
+            remedy = None if conflict.free else self._remedy(made, replayed)
+        cause = CopyCause(
+            kind=kind,
+            instruction=_reader(made, user),
+            sentence=words,
+            stage=row,
+            pass_name=stage.pass_name,
+            chain=conflict.wanted if conflict is not None else (),
+            given=conflict.given if conflict is not None else (),
+            lost=conflict.lost if conflict is not None else None,
+        )
+        target_shape = _copied_shape(copy)
+        last = found.last
+        after = self._run.outline[last + 1] if last + 1 < len(self._run.outline) else None
+        frames = copy.source_frames or operand.source_frames or (user.source_frames if user else ())
+        return CopyRow(
+            copy=copy.name,
+            computation=copy.parent.name,
+            operand=operand.name,
+            from_layout=_layout_text(operand.shape),
+            to_layout=_layout_text(target_shape),
+            bytes=_bytes(target_shape),
+            times=counts.of(copy.parent),
+            cause=cause,
+            source=tuple(SourceFrame(one.file, one.line, one.column, one.function) for one in frames),
+            remedy=remedy,
+            free=conflict.free if conflict is not None else False,
+            last_stage=last,
+            gone=None if after is None else f"{after.pipeline}/{after.pass_name}".lstrip("/"),
+            also=tuple(found.also),
+        )
+
+    def _remedy(self, made: CopyMade, replayed: _Replayed) -> Remedy | None:
+        if replayed.finder is None:
+            return None
+        if time.monotonic() > self._until:
+            if not self._out_of_time:
+                self._notes.append(f"after {REMEDY_SECONDS:.0f} s no further remedies were looked for")
+                self._out_of_time = True
+            return None
+        check(self._cancelled)
+        found = replayed.finder.find(made)
+        if found is None:
+            return None
+        remedy, change = found
+        return replace(remedy, proven_by=self._by_compiler(change, made, replayed)) if self._prove else remedy
+
+    def _by_compiler(self, change: Change, made: CopyMade, replayed: _Replayed) -> tuple[str, ...]:
+        if change not in self._proven:
+            from hloscope.core.layout.prove import prove
+
+            target = {"cpu": "cpu", "gpu": "h100"}.get(self._target or self._run.source.target or "cpu", "cpu")
+            holds, note = prove(replayed.before, change, made, target)
+            if note:
+                self._notes.append(note)
+            self._proven[change] = ("core", "xla") if holds else ("core",)
+        return self._proven[change]
+
+
+_ALIASING = "the result lives in the operand's buffer, so the operand is copied before layouts are chosen"
+_HOST = 5
+_WORDS_OF: Mapping[CauseKind, str] = {kind: words for _, kind, words in _KINDS}
+
+
+def _twin(new: _Found, others: Iterable[_Found]) -> str | None:
+    return next((one.name for one in others if one.signature == new.signature and one.first < new.first), None)
+
+
+def _reader(made: CopyMade | None, user: HloInstruction | None) -> str | None:
+    """Who wants the copy; None where it is the result of a computation."""
+    if made is not None:
+        return None if made.user is None else made.user.name
+    return None if user is None else user.name
+
+
+def _copied_shape(copy: HloInstruction) -> Shape:
+    return copy.shape.tuple_shapes[0] if copy.opcode == "copy-start" else copy.shape
+
+
+def _sentence(made: CopyMade, conflict: Conflict) -> str:
+    """The cause in one sentence."""
+    text = _side(conflict.wanted)
+    if conflict.given:
+        text += f", but {_side(conflict.given)}"
+    lost = conflict.lost
+    if lost is not None:
+        asked = "the use did ask for its layout" if lost.by == "use" else "the use was offered the definition's layout"
+        text += f"; {asked}, but {lost.because}"
+    return text
+
+
+def _side(chain: tuple[Link, ...]) -> str:
+    near, origin = chain[0], chain[-1]
+    text = f"the {near.where} is {near.layout} because {near.because}"
+    return text if origin is near else f"{text} (it begins at the {origin.where}: {origin.because})"
+
+
+def _layout_text(shape: Shape) -> str:
+    layout = shape.layout
+    return str(layout) if shape.is_array and layout is not None else show_shape(shape)
+
+
+def _memory_space(shape: Shape) -> int:
+    return shape.layout.memory_space if shape.layout is not None else 0
+
+
+def _bytes(shape: Shape) -> int | None:
+    try:
+        return shape.byte_size
+    except (ValueError, KeyError, HloscopeError):
+        return None
+
+
+# ---------------------------------------------------------------- the chain of one instruction
+MAX_CHAIN_BYTES = 8 << 20
+"""Text of a stage up to which the pass is replayed for the chain of one instruction."""
+
+
+def layout_chain(run: Run, *names: str) -> LayoutChain | None:
+    """Where the layouts at an instruction come from, as layout assignment found them; `names` are those it had.
+
+    None where the run does not show the pass (and is no single module before it), where its target is not known, where
+    the module is so large that only ``hloscope copies`` replays it, or where the pass did not see the instruction.
+    """
+    names = tuple(name.removeprefix("%") for name in names)
+    compile_ = RunCompile(run)
+    try:
+        around = stages_around(compile_, PASS)
+    except DumpError:
+        small = len(run.stage_bytes(0)) <= MAX_CHAIN_BYTES
+        return _own_chain(run, names) if len(run) == 1 and small else None
+    for pair in reversed(around):
+        found = next((place for name in names if (place := run.definition(pair.after.index, name)) is not None), None)
+        if found is None or len(run.stage_bytes(pair.before.index)) > MAX_CHAIN_BYTES:
+            continue
+        try:
+            one = run.layout_replay(pair)
+        except (HloscopeError, InternalError):
+            return None
+        twin = pairs(one.real, one.ours, one.shapes_before).get(found.name)
+        instruction = twin if twin is not None else one.ours.find_instruction(found.name)
+        if instruction is None:
+            return None
+        chain = explain_instruction(instruction, one.assignment)
+        notes = (*one.notes, *chain.notes)
+        real = _shape(read_line(found.text).shape)
+        if twin is None and real is not None and show_shape(real) != show_shape(instruction.shape):
+            notes = (*notes, f"the compiler itself chose {show_shape(real)}, so this chain is not the real one")
+        return replace(chain, name=found.name, notes=notes)
+    return None
+
+
+def _own_chain(run: Run, names: tuple[str, ...]) -> LayoutChain | None:
+    target = run.source.target if run.source.target in ("cpu", "gpu") else "cpu"
+    try:
+        module = RunCompile(run).module(0)
+        assignment = assign_layouts(module, backend_of(target), PassContext(target=target), remember=True)
+    except (HloscopeError, InternalError):
+        return None
+    instruction = next((one for name in names if (one := module.find_instruction(name)) is not None), None)
+    if instruction is None:
+        return None
+    chain = explain_instruction(instruction, assignment)
+    return replace(chain, notes=(*chain.notes, f"hloscope ran its own layout-assignment for {target} on this module"))
+
+
+def _shape(text: str) -> Shape | None:
+    try:
+        return Shape.parse(text)
+    except (HloscopeError, ValueError):
+        return None

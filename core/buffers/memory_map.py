@@ -95,6 +95,8 @@ class MemoryMap:
     """Instruction at each tick; empty where nothing told the schedule."""
     origin: Literal["core", "xla"]
     """Who assigned: our own pass, or the compiler whose reports these are."""
+    space: int = 0
+    """The memory space whose peak is told; spaces do not add up."""
     notes: list[str] = field(default_factory=list[str])
 
     @property
@@ -113,11 +115,11 @@ class MemoryMap:
 
         What the caller holds (parameters, constants) counts throughout, everything else while something lives there.
         """
-        base = sum(one.size for one in self.allocations if one.whole_run)
+        base = sum(one.size for one in self.allocations if one.whole_run and one.color == self.space)
         starts: dict[int, list[MapValue]] = {}
         ends: dict[int, list[MapValue]] = {}
         for one in self.allocations:
-            if one.whole_run:
+            if one.whole_run or one.color != self.space:
                 continue
             for value in one.values:
                 if value.live is not None and value.size:
@@ -148,7 +150,7 @@ class MemoryMap:
         """What is alive at a tick or held by the caller, largest first; of values that take turns, the one that lives."""
         found: dict[tuple[int, int], MapValue] = {}
         for one in self.allocations:
-            for value in one.values:
+            for value in one.values if one.color == self.space else ():
                 alive = value.live is not None and value.live[0] <= tick <= value.live[1]
                 if not alive and not (one.whole_run and not value.is_phi and len(one.values) == 1):
                     continue
@@ -192,12 +194,20 @@ class MemoryMap:
         return PeakRow(value, "kept by what holds it: a tuple, a loop or a call", "loop_state", until)
 
     @property
+    def spaces(self) -> Mapping[int, int]:
+        """Bytes of all allocations by memory space."""
+        found: dict[int, int] = {}
+        for one in self.allocations:
+            found[one.color] = found.get(one.color, 0) + one.size
+        return dict(sorted(found.items()))
+
+    @property
     def fragmentation(self) -> int:
         """Bytes of temporary memory that nothing uses at the fullest moment of that memory: gaps and padding."""
         lost = 0
         for one in self.allocations:
             if one.kind in ("temp", "preallocated-temp") and one.values:
-                alone = MemoryMap([one], (), self.origin)
+                alone = MemoryMap([one], (), self.origin, one.color)
                 lost += max(0, one.size - alone.peak[1])
         return lost
 

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hloscope.core.analysis.live_range import HloLiveRange
 from hloscope.core.buffers.assignment import assign_buffers, backend_of
+from hloscope.core.buffers.colors import space_name
 from hloscope.core.buffers.hazards import Hazard, find_hazards, lost_donations, places_in_report, places_of
 from hloscope.core.buffers.memory_map import MapValue, MemoryMap, map_of_assignment, map_of_reports
 from hloscope.core.buffers.questions import ShareAnswer, WhatIf, can_share, what_if
@@ -119,13 +121,17 @@ class BufferMap:
     origin: str
     """``xla``: read from the compiler's reports; ``core``: our own assignment."""
     notes: tuple[str, ...] = field(default=())
+    spaces: tuple[tuple[int, str, int], ...] = ()
+    """(number, name, bytes of its allocations) of every memory space; the peak is that of the first, ``default``."""
 
 
 class Buffers:
     """What is known of a run's buffers; parts are worked out when asked and kept."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, target: str | None = None) -> None:
         self._run = run
+        self._target = target or run.source.target
+        """Whose rules: the run's target unless the caller knows better."""
         self._notes: list[str] = []
         self._assignment: BufferAssignment | None = None
         self._report: list[ReportAllocation] | None = None
@@ -160,7 +166,7 @@ class Buffers:
         if self._ranges is not None and uses:
             return
         missing = "live ranges" if self._ranges is None else "uses"
-        if self._run.source.target == "tpu":
+        if self._target == "tpu":
             memory.notes.append(f"the dump has no report on {missing}, and the TPU's module is not analysed")
             return
         try:
@@ -192,7 +198,7 @@ class Buffers:
             if not module.is_scheduled:
                 from hloscope.core.views.scheduling import schedule_for_buffers
 
-                self._notes += schedule_for_buffers(module, self._run.source.target)
+                self._notes += schedule_for_buffers(module, self._target)
             self._module = module
         return self._module
 
@@ -200,13 +206,13 @@ class Buffers:
     def assignment(self) -> BufferAssignment:
         """Our own assignment of the scheduled module. Raises UnsupportedError for a TPU's module."""
         if self._assignment is None:
-            if self._run.source.target == "tpu":
+            if self._target == "tpu":
                 raise UnsupportedError(
                     "the TPU compiler's buffer assignment is not reproduced",
                     path=self._run.source.path,
                     hint="a dump with its *-buffer-assignment.txt is read",
                 )
-            self._assignment = assign_buffers(self.module, backend_of(self._run.source.target), keep_refusals=True)
+            self._assignment = assign_buffers(self.module, backend_of(self._target), keep_refusals=True)
         return self._assignment
 
     # ---------------------------------------------------------------- answers
@@ -230,6 +236,7 @@ class Buffers:
             steps=tuple(memory.sequence),
             origin=memory.origin,
             notes=(*self._notes, *memory.notes),
+            spaces=tuple((color, space_name(color), size) for color, size in memory.spaces.items()),
         )
 
     def _largest(self, memory: MemoryMap, count: int) -> list[PeakValue]:
@@ -255,7 +262,8 @@ class Buffers:
         self._read_reports()
         analysis = assignment.analysis
         places = places_of(assignment) if self._report is None else places_in_report(analysis, self._report)
-        found = find_hazards(analysis, assignment.live, places, self._ranges)
+        # The heap lengthened some ranges of the assignment's own; hazards are looked for in the program's.
+        found = find_hazards(analysis, HloLiveRange(analysis), places, self._ranges)
         if len(self._run) > 1:
             try:
                 first = load_module(self._run.stage_text(0), path=self._run.source.path)
@@ -270,7 +278,7 @@ class Buffers:
 
     def what_if(self, change: str) -> WhatIf:
         """The peak after a change, by our own assignment; see `hloscope.core.buffers.questions.what_if`."""
-        backend = backend_of(self._run.source.target)
+        backend = backend_of(self._target)
         return what_if(self.module, backend, self.assignment, change)
 
     def of(self, name: str) -> tuple[BufferPlace, ...]:

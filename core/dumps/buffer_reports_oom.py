@@ -1,0 +1,122 @@
+"""Reader of XLA's out-of-memory message: its statistics and its table of the largest buffers, of any back end.
+
+CPU and GPU print ``BufferAssignment OOM Debugging`` with ``Peak buffers``; TPU prints ``Ran out of memory in memory space
+hbm`` with ``Largest program allocations``. Source: ``openxla/xla:xla/service/buffer_assignment.cc#ToVerboseString``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hloscope.core.errors import DumpError
+
+
+@dataclass(frozen=True, slots=True)
+class OomBuffer:
+    """One row of the table."""
+
+    rank: int
+    """1 is the largest."""
+    size: int
+    """Bytes, as exact as the message: it rounds."""
+    shape: str | None
+    label: str | None
+    """Opcode, or the instruction's text on TPU."""
+    op_name: str | None
+    source: str | None
+    """``FILE:LINE``."""
+    kind: str | None = None
+    """``Allocation type`` where the message says it."""
+    unpadded: int | None = None
+
+
+@dataclass(slots=True)
+class OomMessage:
+    """The message."""
+
+    wanted: int | None = None
+    """Bytes that could not be had."""
+    used: int | None = None
+    limit: int | None = None
+    stats: dict[str, int] = field(default_factory=dict[str, int])
+    """Bytes by name: ``parameter allocation``, ``total allocation`` …"""
+    buffers: list[OomBuffer] = field(default_factory=list[OomBuffer])
+
+
+_UNITS: Mapping[str, int] = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
+_SIZE = re.compile(r"([\d.]+)\s*([KMGTP]?)(?:i?B)?(?:ytes)?\b", re.IGNORECASE)
+_START = re.compile(r"^\s*(?:Buffer (\d+):|(\d+)\. Size:\s*(.*))\s*$")
+_KEY = re.compile(
+    r"^\s*(Size|Operator|Entry Parameter Subshape|XLA Label|XLA label|Shape|Unpadded size|Allocation type):\s*(.*?)\s*$"
+)
+_STAT = re.compile(r"^\s*([a-z_ ]+(?:allocation|fragmentation)):\s+([\d.]+\s*[KMGTP]?i?B)", re.MULTILINE)
+_WANTED = re.compile(r"(?:trying to allocate|failed to allocate|allocating)\s+([\d.]+\s*[KMGTP]?(?:i?B|\s*bytes)?)", re.I)
+_USED = re.compile(r"Used ([\d.]+[KMGTP]?) of ([\d.]+[KMGTP]?)")
+
+
+def looks_like_oom(text: str) -> bool:
+    """Whether a text holds such a message."""
+    return "OOM Debugging" in text or "Ran out of memory" in text or "Largest program allocations" in text
+
+
+def parse_size(text: str) -> int:
+    """``1.50GiB``, ``12B``, ``4.00G`` or ``4096 bytes`` as bytes. Raises ValueError."""
+    found = _SIZE.match(text.strip())
+    if found is None:
+        raise ValueError(text)
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def read_oom(text: str, *, path: str | None = None) -> OomMessage:
+    """The message within any surrounding text. Raises DumpError where there is none."""
+    if not looks_like_oom(text):
+        raise DumpError("no out-of-memory message of XLA in it", path=path)
+    message = OomMessage()
+    for name, size in _STAT.findall(text):
+        message.stats[name.strip()] = parse_size(size)
+    if (wanted := _WANTED.search(text)) is not None:
+        message.wanted = parse_size(wanted[1])
+    if (used := _USED.search(text)) is not None:
+        message.used, message.limit = parse_size(used[1]), parse_size(used[2])
+    current: dict[str, str] | None = None
+    for line in text.split("\n"):
+        if (start := _START.match(line)) is not None:
+            _finish(message, current)
+            current = {"rank": start[1] or start[2]}
+            if start[3]:
+                current["Size"] = start[3]
+        elif line.strip().startswith("====="):
+            _finish(message, current)
+            current = None
+        elif current is not None and (key := _KEY.match(line)) is not None:
+            current[key[1]] = key[2]
+    _finish(message, current)
+    return message
+
+
+def _finish(message: OomMessage, row: dict[str, str] | None) -> None:
+    if row is None or "Size" not in row:
+        return
+    operator = row.get("Operator", "")
+    name = re.search(r'op_name="([^"]*)"', operator)
+    file = re.search(r'source_file="([^"]*)"', operator)
+    line = re.search(r"source_line=(\d+)", operator)
+    unpadded = row.get("Unpadded size")
+    try:
+        size = parse_size(row["Size"])
+    except ValueError:
+        return
+    message.buffers.append(
+        OomBuffer(
+            rank=int(row["rank"]),
+            size=size,
+            shape=row.get("Shape") or row.get("Entry Parameter Subshape"),
+            label=row.get("XLA Label") or row.get("XLA label") or ("parameter" if "Entry Parameter Subshape" in row else None),
+            op_name=name[1] if name is not None else None,
+            source=(file[1] + (f":{line[1]}" if line is not None else "")) if file is not None else None,
+            kind=row.get("Allocation type"),
+            unpadded=parse_size(unpadded) if unpadded else None,
+        )
+    )

@@ -6,8 +6,8 @@ Programs are the single-device CPU dumps of the corpus (``HLOSCOPE_CORPUS``, els
 functions of ``optimizer_programs.py``. For each: instructions of XLA's stage and ours and their ratio, the distance of
 the opcode histograms (sum of differences over XLA's count), whether the counts of contractions, loops and collectives
 agree, whether the evaluator's values agree, seconds of our pipeline (processor time) and of XLA:CPU's whole compile.
-``--keep`` remembers what XLA did between runs; ``--diff`` prints the opcodes that differ; ``--layers`` compiles unrolled
-networks of growing depth to show that the time is linear.
+``--keep`` remembers what XLA did between runs; ``--diff`` prints the opcodes that differ; ``--layers`` compiles
+unrolled networks of growing depth to show that the time is linear.
 """
 
 from __future__ import annotations

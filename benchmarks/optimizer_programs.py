@@ -158,7 +158,8 @@ def statistics(x=_f(16, 32)):
 
 def elementary(x=_VECTOR):
     """Powers, roots, logarithms and exponentials in forms that simplify."""
-    return (x**2, x**3, x**0.5, x**-1.0, jnp.sqrt(x) * jnp.sqrt(x), jnp.exp(x) * jnp.exp(2 * x), x / 3.0, x / jnp.exp(x),
+    return (x**2, x**3, x**0.5, x**-1.0, jnp.sqrt(x) * jnp.sqrt(x), jnp.exp(x) * jnp.exp(2 * x), x / 3.0,
+            x / jnp.exp(x),
             jnp.log(jnp.sqrt(jnp.abs(x))), jax.nn.sigmoid(x), jax.nn.gelu(x, approximate=False), jnp.hypot(x, x),
             jnp.log1p(x), jnp.expm1(x), -(-x), x - x.sum(), jnp.sinc(x), jnp.tanh(x))
 

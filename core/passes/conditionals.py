@@ -1,7 +1,8 @@
 """Passes on conditionals: ``simplify-conditional``, ``conditional-to-select``, ``conditional-canonicalizer``.
 
 They work in place on branches that only one conditional calls. Source: ``openxla/xla:xla/service/
-conditional_simplifier.cc``, ``conditional_to_select.cc``, ``xla/hlo/transforms/simplifiers/conditional_canonicalizer.cc``.
+conditional_simplifier.cc``, ``conditional_to_select.cc``,
+``xla/hlo/transforms/simplifiers/conditional_canonicalizer.cc``.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import UsageError
+from hloscope.core.passes.expand.float_normalization import WIDER
 from hloscope.core.passes.pipeline import HloPassFix, HloPassPipeline, pass_names
 from hloscope.core.passes.spelling import unknown
 
@@ -28,16 +29,20 @@ AFTER = "after_optimizations"
 
 
 _CPU_SIMPLIFY = (
-    "algsimp{executing_on_cpu=true} simplify-sorts dce gather_expander gather_simplifier tree_reduction_rewriter"
+    "algsimp{executing_on_cpu=true} simplify-sorts dce gather_expander gather_simplifier"
+    " tree_reduction_rewriter{except_library=true}"
     " zero_sized_hlo_elimination while-loop-invariant-code-motion tuple-simplifier while-loop-constant-sinking"
     " simplify-while-loops dce reshape-mover constant_folding simplify-conditional"
 )
+_FLOATS = " ".join(f"float-normalization-{kind}" for kind in WIDER)
 _CPU_BEFORE = (
-    "batched_gather_scatter_normalizer result_caster dot_decomposer operand_upcaster zero_sized_hlo_elimination"
-    " dynamic-index-splitter conditional-to-select map-inline comparison-expander"
-    " call-inliner{single_call_site=true} batch-dot-simplification dot_decomposer batch-dot-simplification"
-    " batchnorm_expander logistic-expander conditional-canonicalizer dynamic-dimension-simplifier"
-    " reduce-window-rewriter reduce-window-resizer change-op-data-type"
+    "batched_gather_scatter_normalizer result_caster dot_decomposer operand_upcaster{except_library=true}"
+    " zero_sized_hlo_elimination dynamic-index-splitter conditional-to-select map-inline topk-decomposer"
+    " comparison-expander call-inliner{single_call_site=true} batch-dot-simplification dot_decomposer"
+    f" all-reduce-promotion {_FLOATS} batch-dot-simplification"
+    " convolution-group-converter{convert_batch_groups_only=true} convolution-group-converter batchnorm_expander"
+    " logistic-expander conditional-canonicalizer dynamic-dimension-simplifier reduce-window-rewriter"
+    " reduce-window-resizer convolution-canonicalization change-op-data-type"
 )
 _GPU_SIMPLIFY = (
     "zero_sized_hlo_elimination gather_simplifier gather_expander scatter_simplifier scatter_expander"
@@ -58,7 +63,7 @@ _GPU_BEFORE = (
 
 def _passes(registry: Registry, words: str) -> list[HloPass]:
     """The passes of a list separated by blanks."""
-    return [registry.make(word) for word in words.split()]
+    return [registry.make_for_pipeline(word) for word in words.split()]
 
 
 def cpu_pipelines(registry: Registry) -> list[HloPass]:
@@ -79,7 +84,7 @@ def cpu_pipelines(registry: Registry) -> list[HloPass]:
                 simplification("post_scatter_expansion_simplification"),
                 *_passes(
                     registry,
-                    "gemv-rewriter transpose-folding{rows_and_columns_only=true} cse tuple-simplifier"
+                    "gemv-rewriter topk-rewriter transpose-folding{rows_and_columns_only=true} cse tuple-simplifier"
                     " while-loop-trip-count-annotator flatten-call-graph layout-assignment{backend=cpu}",
                 ),
             ],

@@ -23,57 +23,140 @@ if TYPE_CHECKING:
     from hloscope.core.passes.interface import HloPass
     from hloscope.core.passes.rules.base import Rule
 
-_P = "hloscope.core.passes."
+_TABLE = """
+algsimp passes.algsimp:AlgebraicSimplifier
+    algebraic simplifier: local rewrite rules
+all-reduce-promotion passes.expand.float_normalization:AllReducePromotion
+    reductions over devices in f32
+batch-dot-simplification passes.expand.contractions:BatchDotSimplification
+    drops batch dimensions of size 1 from dots
+batched_gather_scatter_normalizer passes.expand.indices:BatchedGatherScatterNormalizer
+    writes batching dimensions of gathers and scatters out
+batchnorm_expander passes.expand.elementary:BatchNormExpander
+    batch normalization by its formulas
+call-inliner passes.call_inliner:CallInliner
+    puts called bodies in place of calls
+change-op-data-type passes.expand.contractions:ChangeOpDataType
+    products of halves computed in f32
+comparison-expander passes.expand.elementary:ComparisonExpander
+    total order of floats by their bits
+computation-deduplicator passes.simple:ComputationDeduplicator
+    makes equal small computations one
+conditional-canonicalizer passes.conditionals:ConditionalCanonicalizer
+    branches take and give tuples
+conditional-to-select passes.conditionals:ConditionalToSelect
+    conditionals in reducers become selects
+constant_folding passes.constant_folding:HloConstantFolding
+    evaluates instructions of constants
+convert-mover passes.simple:ConvertMover
+    moves data in the narrower type
+convolution-canonicalization passes.expand.convolutions:ConvCanonicalization
+    dimensions of convolutions in library order
+convolution-group-converter passes.expand.convolutions:ConvolutionGroupConverter
+    writes groups of convolutions out
+cse passes.cse:HloCse
+    merges instructions that compute the same value
+dce passes.dce:HloDce
+    removes what nobody uses
+dot_decomposer passes.expand.contractions:DotDecomposer
+    brings dots into canonical form
+dynamic-dimension-simplifier passes.simple:DynamicDimensionSimplifier
+    cleans up what computations of sizes leave
+dynamic-index-splitter passes.expand.indices:DynamicIndexSplitter
+    gives dynamic slices scalar starts
+flatten-call-graph passes.flatten_call_graph:FlattenCallGraph
+    gives every call its own computation
+float-normalization-bf16 passes.expand.float_normalization:bf16
+    operations in bf16 computed in a wider type
+float-normalization-f4e2m1fn passes.expand.float_normalization:f4e2m1fn
+    operations in f4e2m1fn computed in a wider type
+float-normalization-f8e3m4 passes.expand.float_normalization:f8e3m4
+    operations in f8e3m4 computed in a wider type
+float-normalization-f8e4m3 passes.expand.float_normalization:f8e4m3
+    operations in f8e4m3 computed in a wider type
+float-normalization-f8e4m3b11fnuz passes.expand.float_normalization:f8e4m3b11fnuz
+    operations in f8e4m3b11fnuz computed in a wider type
+float-normalization-f8e4m3fn passes.expand.float_normalization:f8e4m3fn
+    operations in f8e4m3fn computed in a wider type
+float-normalization-f8e4m3fnuz passes.expand.float_normalization:f8e4m3fnuz
+    operations in f8e4m3fnuz computed in a wider type
+float-normalization-f8e5m2 passes.expand.float_normalization:f8e5m2
+    operations in f8e5m2 computed in a wider type
+float-normalization-f8e5m2fnuz passes.expand.float_normalization:f8e5m2fnuz
+    operations in f8e5m2fnuz computed in a wider type
+float-normalization-f8e8m0fnu passes.expand.float_normalization:f8e8m0fnu
+    operations in f8e8m0fnu computed in a wider type
+float-normalization-s4 passes.expand.float_normalization:s4
+    operations in s4 computed in a wider type
+float-normalization-u4 passes.expand.float_normalization:u4
+    operations in u4 computed in a wider type
+gather_expander passes.expand.indices:GatherExpander
+    writes gathers of one slice out
+gather_simplifier passes.expand.indices:GatherSimplifier
+    brings gathers into one form
+gemv-rewriter passes.expand.contractions:GemvRewriter
+    matrix-vector products as matrix products
+hlo-verifier passes.invariants:HloVerifier
+    checks the invariants of the module
+layout-assignment layout.assignment:LayoutAssignment
+    gives every array a layout and adds the copies it costs
+logistic-expander passes.expand.elementary:LogisticExpander
+    the logistic function by its formula
+map-inline passes.expand.elementary:MapInliner
+    maps as plain operations
+operand_upcaster passes.expand.contractions:OperandUpcaster
+    operands of products in the type of the result
+reduce-window-resizer passes.expand.windows:ReduceWindowResizer
+    windows over vectors as windows over matrices
+reduce-window-rewriter passes.expand.windows:ReduceWindowRewriter
+    long scans in two levels
+reshape-mover passes.reshape_mover:ReshapeMover
+    moves reshapes and transposes below elementwise operations
+result_caster passes.expand.contractions:ResultCaster
+    narrow products computed in the operands' type
+scatter_expander passes.expand.indices:ScatterExpander
+    writes scatters of one window out
+scatter_simplifier passes.expand.indices:ScatterSimplifier
+    brings scatters into one form
+select_and_scatter_expander passes.expand.windows:SelectAndScatterExpander
+    select-and-scatter as reduce-window and scatter
+simplify-conditional passes.conditionals:ConditionalSimplifier
+    takes known and cheap branches, drops unused parts
+simplify-fp-conversions passes.simple:SimplifyFpConversions
+    drops float conversions that lose nothing
+simplify-sorts passes.simple:SortSimplifier
+    drops sort operands that nobody needs
+simplify-while-loops passes.loops.simplifier:WhileLoopSimplifier
+    drops dead state, loops of no or one trip, counters
+slice-sinker passes.simple:SliceSinker
+    one operation for several on slices of a value
+topk-decomposer passes.expand.topk:TopkDecomposer
+    topk by sorting
+topk-rewriter passes.expand.topk:TopkRewriter
+    sorts of which the first are taken as a library call
+transpose-folding passes.expand.contractions:TransposeFolding
+    folds transposes into dots
+tree_reduction_rewriter passes.expand.windows:TreeReductionRewriter
+    long reductions in steps of 32
+tuple-simplifier passes.tuple_simplifier:TupleSimplifier
+    takes values past tuples
+while-loop-constant-sinking passes.loops.motion:WhileLoopConstantSinking
+    constants of a loop's state inside the loop
+while-loop-invariant-code-motion passes.loops.motion:WhileLoopInvariantCodeMotion
+    computes invariant values before the loop
+while-loop-trip-count-annotator passes.loops.annotator:WhileLoopTripCountAnnotator
+    notes trip counts on loops
+while_loop_unroller passes.loops.annotator:WhileLoopUnroller
+    writes loops of few trips out
+zero_sized_hlo_elimination passes.simple:ZeroSizedHloElimination
+    empty constants for values without elements
+"""
+"""A line with the pass's name and where its class is (below ``hloscope.core``), and a line that says what it does."""
+
 PASSES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "algsimp": (_P + "algsimp:AlgebraicSimplifier", "algebraic simplifier: local rewrite rules"),
-        "batch-dot-simplification": (_P + "expand.contractions:BatchDotSimplification", "drops batch dimensions of size 1 from dots"),
-        "batched_gather_scatter_normalizer": (_P + "expand.indices:BatchedGatherScatterNormalizer", "writes batching dimensions of gathers and scatters out"),
-        "batchnorm_expander": (_P + "expand.elementary:BatchNormExpander", "batch normalization by its formulas"),
-        "call-inliner": (_P + "call_inliner:CallInliner", "puts called bodies in place of calls"),
-        "change-op-data-type": (_P + "expand.contractions:ChangeOpDataType", "products of halves computed in f32"),
-        "comparison-expander": (_P + "expand.elementary:ComparisonExpander", "total order of floats by their bits"),
-        "computation-deduplicator": (_P + "simple:ComputationDeduplicator", "makes equal small computations one"),
-        "conditional-canonicalizer": (_P + "conditionals:ConditionalCanonicalizer", "branches take and give tuples"),
-        "conditional-to-select": (_P + "conditionals:ConditionalToSelect", "conditionals in reducers become selects"),
-        "constant_folding": (_P + "constant_folding:HloConstantFolding", "evaluates instructions of constants"),
-        "convert-mover": (_P + "simple:ConvertMover", "moves data in the narrower type"),
-        "cse": (_P + "cse:HloCse", "merges instructions that compute the same value"),
-        "dce": (_P + "dce:HloDce", "removes what nobody uses"),
-        "dot_decomposer": (_P + "expand.contractions:DotDecomposer", "brings dots into canonical form"),
-        "dynamic-dimension-simplifier": (_P + "simple:DynamicDimensionSimplifier", "cleans up what computations of sizes leave"),
-        "dynamic-index-splitter": (_P + "expand.indices:DynamicIndexSplitter", "gives dynamic slices scalar starts"),
-        "flatten-call-graph": (_P + "flatten_call_graph:FlattenCallGraph", "gives every call its own computation"),
-        "gather_expander": (_P + "expand.indices:GatherExpander", "writes gathers of one slice out"),
-        "gather_simplifier": (_P + "expand.indices:GatherSimplifier", "brings gathers into one form"),
-        "gemv-rewriter": (_P + "expand.contractions:GemvRewriter", "matrix-vector products as matrix products"),
-        "hlo-verifier": (_P + "invariants:HloVerifier", "checks the invariants of the module"),
-        "layout-assignment": (
-            "hloscope.core.layout.assignment:LayoutAssignment", "gives every array a layout and adds the copies it costs",
-        ),
-        "logistic-expander": (_P + "expand.elementary:LogisticExpander", "the logistic function by its formula"),
-        "map-inline": (_P + "expand.elementary:MapInliner", "maps as plain operations"),
-        "operand_upcaster": (_P + "expand.contractions:OperandUpcaster", "operands of products in the type of the result"),
-        "reduce-window-resizer": (_P + "expand.windows:ReduceWindowResizer", "windows over vectors as windows over matrices"),
-        "reduce-window-rewriter": (_P + "expand.windows:ReduceWindowRewriter", "long scans in two levels"),
-        "reshape-mover": (_P + "reshape_mover:ReshapeMover", "moves reshapes and transposes below elementwise operations"),
-        "result_caster": (_P + "expand.contractions:ResultCaster", "narrow products computed in the operands' type"),
-        "scatter_expander": (_P + "expand.indices:ScatterExpander", "writes scatters of one window out"),
-        "scatter_simplifier": (_P + "expand.indices:ScatterSimplifier", "brings scatters into one form"),
-        "select_and_scatter_expander": (_P + "expand.windows:SelectAndScatterExpander", "select-and-scatter as reduce-window and scatter"),
-        "simplify-conditional": (_P + "conditionals:ConditionalSimplifier", "takes known and cheap branches, drops unused parts"),
-        "simplify-fp-conversions": (_P + "simple:SimplifyFpConversions", "drops float conversions that lose nothing"),
-        "simplify-sorts": (_P + "simple:SortSimplifier", "drops sort operands that nobody needs"),
-        "simplify-while-loops": (_P + "loops.simplifier:WhileLoopSimplifier", "drops dead state, loops of no or one trip, counters"),
-        "slice-sinker": (_P + "simple:SliceSinker", "one operation for several on slices of a value"),
-        "transpose-folding": (_P + "expand.contractions:TransposeFolding", "folds transposes into dots"),
-        "tree_reduction_rewriter": (_P + "expand.windows:TreeReductionRewriter", "long reductions in steps of 32"),
-        "tuple-simplifier": (_P + "tuple_simplifier:TupleSimplifier", "takes values past tuples"),
-        "while-loop-constant-sinking": (_P + "loops.motion:WhileLoopConstantSinking", "constants of a loop's state inside the loop"),
-        "while-loop-invariant-code-motion": (_P + "loops.motion:WhileLoopInvariantCodeMotion", "computes invariant values before the loop"),
-        "while-loop-trip-count-annotator": (_P + "loops.annotator:WhileLoopTripCountAnnotator", "notes trip counts on loops"),
-        "while_loop_unroller": (_P + "loops.annotator:WhileLoopUnroller", "writes loops of few trips out"),
-        "zero_sized_hlo_elimination": (_P + "simple:ZeroSizedHloElimination", "empty constants for values without elements"),
+        name: (f"hloscope.core.{where}", description)
+        for name, where, description in re.findall(r"^(\S+) (\S+)\n +(.+)$", _TABLE, re.M)
     }
 )
 """Pass name -> (``module:Class``, one line)."""
@@ -208,6 +291,19 @@ class Registry:
                 line=added.line,
             )
         return made
+
+    def make_for_pipeline(self, text: str) -> HloPass:
+        """As `make`, but options of the built-in pass that a plugin's pass of that name does not have are left out."""
+        name = text.partition("{")[0]
+        added = self._added.get(name)
+        if added is None or dataclasses.is_dataclass(added.factory):
+            known = None if added is None else {one.name for one in dataclasses.fields(cast("Any", added.factory))}
+        else:
+            known = set[str]()
+        if known is None:
+            return self.make(text)
+        kept = [item for item in _items(text.partition("{")[2].rstrip("}")) if item.partition("=")[0].strip() in known]
+        return self.make(name + ("{" + ",".join(kept) + "}" if kept else ""))
 
     def make_all(self, text: str) -> list[HloPass]:
         """The passes of ``a,b{option=value},c``. Raises UsageError."""

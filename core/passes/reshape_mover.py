@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hloscope.core.passes.rules.base import Builder, is_static_array
+from hloscope.core.passes.rules.shapes import untouched
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.passes.context import PassContext
+
+
+_SWEEPS = 64
+"""Sweeps over a computation; each moves a rearrangement one operation down."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,15 @@ class ReshapeMover:
     """A broadcast of a vector may be rearranged at no cost."""
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
-        """Every computation that is no fusion body."""
+        """Every computation that is no fusion body, again and again until nothing moves."""
         changed = False
         for computation in module.post_order():
-            if not computation.is_fusion:
-                changed |= self._run_on(computation, ctx)
+            if computation.is_fusion:
+                continue
+            for _ in range(_SWEEPS):
+                if not self._run_on(computation, ctx):
+                    break
+                changed = True
         return changed
 
     def _run_on(self, computation: HloComputation, ctx: PassContext) -> bool:
@@ -139,7 +148,9 @@ def _undone(
 
 
 def _rearranges(one: HloInstruction) -> bool:
-    return one.opcode in ("reshape", "transpose") and is_static_array(one.shape) and is_static_array(one.operand(0).shape)
+    if one.opcode not in ("reshape", "transpose"):
+        return False
+    return is_static_array(one.shape) and is_static_array(one.operand(0).shape)
 
 
 def _equivalent(a: HloInstruction, b: HloInstruction) -> bool:
@@ -166,30 +177,3 @@ def _prune(candidates: dict[HloInstruction, None]) -> None:
                     # Whatever shares another operand with it has to be looked at again.
                     work.extend(o for other in user.operands if _rearranges(other) for o in other.users)
             break
-
-
-def untouched(
-    before: tuple[int, ...], after: tuple[int, ...], dims: tuple[int, ...]
-) -> tuple[int, ...] | None:
-    """Where a reshape leaves dimensions as they are, in order; None where it touches one of them."""
-    found: dict[int, int] = {}
-    i = j = 0
-    while i < len(before) and j < len(after):
-        first, second = i, j
-        left, right = before[i], after[j]
-        i, j = i + 1, j + 1
-        while left != right:
-            if left < right:
-                if i == len(before):
-                    return None
-                left *= before[i]
-                i += 1
-            else:
-                if j == len(after):
-                    return None
-                right *= after[j]
-                j += 1
-        if i == first + 1 and j == second + 1:
-            found[first] = second
-    places = [found.get(d) for d in dims]
-    return None if None in places else tuple(p for p in places if p is not None)

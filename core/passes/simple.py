@@ -1,4 +1,4 @@
-"""Small passes: arrays without elements, sort operands that nobody needs, reshapes of scalars and vectors, equal bodies.
+"""Small passes: arrays without elements, needless sort operands, reshapes of scalars and vectors, equal bodies.
 
 Source: ``openxla/xla:xla/hlo/transforms/simplifiers/zero_sized_hlo_elimination.cc``, ``sort_simplifier.cc``,
 ``dynamic_dimension_simplifier.cc``, ``hlo_computation_deduplicator.cc``, ``convert_mover.cc``, ``slice_sinker.cc``,
@@ -16,7 +16,7 @@ from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.hashing import computation_hash
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.shape import Shape
-from hloscope.core.passes.algsimp import RulePass
+from hloscope.core.passes.engine import RulePass
 from hloscope.core.passes.flatten_call_graph import clone_computation
 from hloscope.core.passes.rules.base import Answer, Builder, RuleOptions, is_static_array, literal_values, rule
 from hloscope.core.passes.rules.slices import bounds_of
@@ -30,9 +30,9 @@ _ANY = (
     "abs add and atan2 bitcast-convert broadcast ceil clamp compare complex concatenate convert copy cosine divide dot"
     " dynamic-slice dynamic-update-slice exponential exponential-minus-one fft floor gather get-tuple-element imag iota"
     " is-finite log log-plus-one logistic map maximum minimum multiply negate not or pad popcnt power real reduce"
-    " reduce-precision reduce-window remainder reshape reverse round-nearest-afz round-nearest-even rsqrt scatter select"
-    " select-and-scatter shift-left shift-right-arithmetic shift-right-logical sign sine slice sort sqrt subtract tan"
-    " tanh transpose triangular-solve cholesky xor convolution cbrt erf"
+    " reduce-precision reduce-window remainder reshape reverse round-nearest-afz round-nearest-even rsqrt scatter"
+    " select select-and-scatter shift-left shift-right-arithmetic shift-right-logical sign sine slice sort sqrt"
+    " subtract tan tanh transpose triangular-solve cholesky xor convolution cbrt erf"
 )
 
 
@@ -294,7 +294,10 @@ class SimplifyFpConversions(RulePass):
 
 
 # ---------------------------------------------------------------- slice-sinker
-_SINK = "abs add and divide exponential log maximum minimum multiply negate not or power rsqrt select sqrt subtract tanh"
+_SINK = frozenset(
+    "abs add and divide exponential log maximum minimum multiply negate not or power rsqrt select sqrt subtract tanh"
+    .split()
+)
 
 
 @dataclass(frozen=True)
@@ -312,7 +315,7 @@ class SliceSinker:
                 continue
             groups: dict[tuple[object, ...], list[HloInstruction]] = {}
             for one in computation.post_order():
-                if one.opcode in _SINK.split() and one.operand_count and all(o.opcode == "slice" for o in one.operands):
+                if one.opcode in _SINK and one.operand_count and all(o.opcode == "slice" for o in one.operands):
                     bounds = {o.raw_attrs.get("slice") for o in one.operands}
                     sources = tuple(o.operand(0) for o in one.operands)
                     if len(bounds) == 1 and len({s.shape.dimensions for s in sources}) == 1:

@@ -11,65 +11,17 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from hloscope.core.passes.algsimp import RulePass, run_rules
+from hloscope.core.passes.engine import RulePass, run_rules
+from hloscope.core.passes.expand.cpu_library import dot_strategy, library_takes_dot
 from hloscope.core.passes.gate import Refusal
 from hloscope.core.passes.rules.base import Answer, Builder, RuleOptions, is_static_array, rule
+from hloscope.core.passes.rules.dots import Side, make_dot, sides
 from hloscope.core.passes.rules.values import preserves_values
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.passes.context import PassContext
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One operand of a dot."""
-
-    value: HloInstruction
-    batch: tuple[int, ...]
-    contracting: tuple[int, ...]
-
-    @property
-    def free(self) -> tuple[int, ...]:
-        """Dimensions that are neither batch nor contracting."""
-        return tuple(d for d in range(self.value.shape.rank) if d not in self.batch and d not in self.contracting)
-
-    @property
-    def canonical(self) -> bool:
-        """One contracting dimension, at most one free one, batch dimensions in front and in order."""
-        if len(self.contracting) != 1 or len(self.batch) + 2 < self.value.shape.rank:
-            return False
-        return self.batch == tuple(range(len(self.batch)))
-
-
-def sides(dot: HloInstruction) -> tuple[Side, Side]:
-    """Left and right of a dot."""
-
-    def side(place: int, name: str) -> Side:
-        batch, contracting = dot.attr(f"{name}_batch_dims") or (), dot.attr(f"{name}_contracting_dims") or ()
-        return Side(dot.operand(place), tuple(batch), tuple(contracting))
-
-    return side(0, "lhs"), side(1, "rhs")
-
-
-def make_dot(
-    build: Builder,
-    like: HloInstruction,
-    left: Side,
-    right: Side,
-    element_type: str | None = None,
-) -> HloInstruction:
-    """A dot of other operands with the precision of `like`; its dimensions follow from the sides."""
-    sizes = [left.value.shape.dimensions[d] for d in (*left.batch, *left.free)]
-    sizes += [right.value.shape.dimensions[d] for d in right.free]
-    shape = build.shape(element_type or like.shape.element_type, sizes)
-    made = build.clone(like, [left.value, right.value], shape)
-    for name, side in (("lhs", left), ("rhs", right)):
-        made.set_attr(f"{name}_batch_dims", side.batch or None)
-        made.set_attr(f"{name}_contracting_dims", side.contracting)
-    made.set_attr("sharding", None)
-    return made
 
 
 @rule("decompose-dot", "dot", "dot → dot with one contracting and at most one free dimension a side, batch in front")
@@ -203,12 +155,27 @@ def upcast_operands(one: HloInstruction, options: RuleOptions) -> Answer:
     )
 
 
+@rule("upcast-operands", "dot convolution", "as above, but not where XLA:CPU's library multiplies the narrow types")
+def upcast_without_library(one: HloInstruction, options: RuleOptions) -> Answer:
+    answer = upcast_operands.match(one, options)
+    if callable(answer) and library_takes_dot(one):
+        return Refusal("library", f"{one.operand(0).shape.element_type} is multiplied as it is")
+    return answer
+
+
 @dataclass(frozen=True)
-class OperandUpcaster(RulePass):
+class OperandUpcaster:
     """Operands in the type of the result."""
 
     name = "operand_upcaster"
-    rules = (upcast_operands,)
+    is_pipeline = False
+    except_library: bool = False
+    """Leave what XLA:CPU's library computes."""
+
+    def run(self, module: HloModule, ctx: PassContext) -> bool:
+        """Every computation."""
+        chosen = upcast_without_library if self.except_library else upcast_operands
+        return run_rules((chosen,), RuleOptions(), module, ctx)
 
 
 @rule("half-product", "dot convolution", "a product in f16 → in f32, rounded once")
@@ -238,7 +205,10 @@ def fold_transpose(one: HloInstruction, options: RuleOptions) -> Answer:
 
 @rule("fold-matrix-transpose", "dot", "dot(transpose(a), b) → dot(a, b) where rows and columns alone change places")
 def fold_matrix_transpose(one: HloInstruction, options: RuleOptions) -> Answer:
-    return _fold(one, rows_and_columns_only=True)
+    answer = _fold(one, rows_and_columns_only=True)
+    if answer is not None and dot_strategy(one) == "loop":
+        return Refusal("strategy", "a plain loop reads its operands as they lie")
+    return answer
 
 
 def _fold(one: HloInstruction, *, rows_and_columns_only: bool) -> Answer:

@@ -71,6 +71,8 @@ def reducer_is_elementwise(reducer: HloComputation) -> bool:
             continue
         if not one.shape.is_scalar or one.has_side_effect:
             return False
-        if one.opcode not in ("parameter", "constant") and (not one.info.elementwise or one.opcode in ("map", "fusion")):
+        if one.opcode in ("parameter", "constant"):
+            continue
+        if not one.info.elementwise or one.opcode in ("map", "fusion"):
             return False
     return True

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from hloscope.core.passes.algsimp import RulePass
+from hloscope.core.passes.engine import RulePass
 from hloscope.core.passes.expand.counted_loop import inline_reducer, reducer_is_elementwise
 from hloscope.core.passes.gate import Refusal
 from hloscope.core.passes.rules.base import Answer, Builder, RuleOptions, is_static_array, rule

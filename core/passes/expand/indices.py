@@ -1,7 +1,8 @@
 """Gathers, scatters and dynamic slices in their simple forms.
 
-Source: ``openxla/xla:xla/service/batched_gather_scatter_normalizer.cc``, ``gather_expander.cc``, ``scatter_expander.cc``,
-``gather_scatter_utils.cc``, ``scatter_simplifier.cc``, ``xla/hlo/transforms/simplifiers/gather_simplifier.cc``,
+Source: ``openxla/xla:xla/service/batched_gather_scatter_normalizer.cc``, ``gather_expander.cc``,
+``scatter_expander.cc``, ``gather_scatter_utils.cc``, ``scatter_simplifier.cc``,
+``xla/hlo/transforms/simplifiers/gather_simplifier.cc``,
 ``xla/hlo/transforms/expanders/dynamic_index_splitter.cc``.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from hloscope.core.passes.algsimp import RulePass, run_rules
+from hloscope.core.passes.engine import RulePass, run_rules
 from hloscope.core.passes.expand.counted_loop import counted_loop, inline_reducer
 from hloscope.core.passes.gate import Refusal
 from hloscope.core.passes.rules.base import Answer, Builder, RuleOptions, is_static_array, rule

@@ -13,8 +13,9 @@ from hloscope.core.hlo.attributes import PaddingDimension, Window, WindowDimensi
 from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.shape import Shape
-from hloscope.core.passes.algsimp import RulePass, run_rules
+from hloscope.core.passes.engine import RulePass, run_rules
 from hloscope.core.passes.expand.counted_loop import inline_reducer, reducer_is_elementwise
+from hloscope.core.passes.expand.cpu_library import library_takes_reduction
 from hloscope.core.passes.gate import Refusal
 from hloscope.core.passes.rules.base import Answer, Builder, RuleOptions, is_static_array, rule
 
@@ -66,12 +67,27 @@ def tree_reduction(one: HloInstruction, options: RuleOptions) -> Answer:
     return make
 
 
+@rule("tree-reduction", "reduce", "as above, but not where XLA:CPU's library computes the reduction")
+def tree_reduction_without_library(one: HloInstruction, options: RuleOptions) -> Answer:
+    answer = tree_reduction.match(one, options)
+    if answer is not None and library_takes_reduction(one):
+        return Refusal("library", f"{one.operand(0).shape.element_count} elements")
+    return answer
+
+
 @dataclass(frozen=True)
-class TreeReductionRewriter(RulePass):
+class TreeReductionRewriter:
     """Long reductions in steps."""
 
     name = "tree_reduction_rewriter"
-    rules = (tree_reduction,)
+    is_pipeline = False
+    except_library: bool = False
+    """Leave what XLA:CPU's library computes."""
+
+    def run(self, module: HloModule, ctx: PassContext) -> bool:
+        """Every computation."""
+        chosen = tree_reduction_without_library if self.except_library else tree_reduction
+        return run_rules((chosen,), RuleOptions(), module, ctx)
 
 
 # ---------------------------------------------------------------- scans
@@ -102,7 +118,8 @@ def scan_of(one: HloInstruction) -> Scan | None:
     return Scan(d, n, forward, (w.padding_low if forward else w.padding_high) == n)
 
 
-@rule("tree-scan", "reduce-window", "a scan of more than 16 elements → scans of 16, a scan of their ends, a sum of both")
+@rule("tree-scan", "reduce-window",
+      "a scan of more than 16 elements → scans of 16, a scan of their ends, a sum of both")  # fmt: skip
 def tree_scan(one: HloInstruction, options: RuleOptions) -> Answer:
     scan = scan_of(one)
     if scan is None or scan.length <= _BASE:
@@ -211,7 +228,8 @@ class ReduceWindowResizer(RulePass):
 
 
 # ---------------------------------------------------------------- select and scatter
-@rule("expand-select-and-scatter", "select-and-scatter", "select-and-scatter → reduce-window of the picks, then scatter")
+@rule("expand-select-and-scatter", "select-and-scatter",
+      "select-and-scatter → reduce-window of the picks, then scatter")  # fmt: skip
 def expand_select_and_scatter(one: HloInstruction, options: RuleOptions) -> Answer:
     x, source, initial = one.operands
     if not is_static_array(x.shape) or not is_static_array(source.shape):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hloscope.core.passes.context import PassContext
     from hloscope.core.passes.loops.state import Loop
 
-_NOT_ALONE = frozenset({"constant", "reshape", "bitcast", "broadcast", "iota", "reverse", "slice", "transpose", "tuple"})
+_NOT_ALONE = frozenset("constant reshape bitcast broadcast iota reverse slice transpose tuple".split())
 """Opcodes that move only when something that uses them does: they are cheap, and their values are large."""
 _STAY = frozenset({"SPMDFullToShardShape", "SPMDShardShapeToFull", "MoveToHost", "MoveToDevice"})
 

@@ -49,6 +49,9 @@ class RuleOptions:
     enable_fast_math: bool = False
     """Floats are treated as real numbers without NaN and infinities."""
     enable_sink_broadcast: bool = True
+    """Elementwise operations on broadcasts become broadcasts of operations."""
+    rewrite_reshape_transpose_as_slice_concatenate: bool = True
+    """A reshape that moves part of a dimension becomes slices and a concatenation."""
     very_small_gather_size: int = 4
     """A gather from a vector of so many elements becomes selects."""
 

@@ -1,14 +1,17 @@
-"""Rules on constants, tuples, conversions, copies, and on reductions and sorts that do nothing.
+"""Rules on constants, tuples, conversions, copies, and on sorts that do nothing.
 
 Source: ``openxla/xla:xla/hlo/transforms/simplifiers/algebraic_simplifier.cc`` (HandleConstant, HandleGetTupleElement,
-HandleConvert, HandleBitcastConvert, HandleCopy, HandleIota, HandleReduce, HandleSort).
+HandleConvert, HandleBitcastConvert, HandleCopy, HandleIota, HandleSort).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hloscope.core.passes.rules.base import Answer, Builder, Rule, RuleOptions, is_static_array, literal_values, rule
+import numpy as np
+
+from hloscope.core.passes.gate import Refusal
+from hloscope.core.passes.rules.base import Answer, Rule, RuleOptions, is_static_array, literal_values, rule
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.element_types import ElementType
@@ -111,64 +114,61 @@ def iota_trivial(one: HloInstruction, options: RuleOptions) -> Answer:
     return lambda build: build.scalar_like(one.shape, 0)
 
 
-@rule("reduce-nothing", "reduce", "reduce over sizes of 1 or over nothing → reshape of the operand", insensitive=True)
-def reduce_nothing(one: HloInstruction, options: RuleOptions) -> Answer:
-    if one.operand_count != 2 or not is_static_array(one.shape):
+@rule("constant-iota", "constant", "0, 1, 2, … → iota, 0, k, 2k, … → iota · k", insensitive=True)
+def constant_iota(one: HloInstruction, options: RuleOptions) -> Answer:
+    if not is_static_array(one.shape) or one.shape.rank != 1 or one.shape.element_count < 2:
         return None
-    x = one.operand(0)
-    if not is_static_array(x.shape) or x.shape.element_count != one.shape.element_count:
+    if not one.shape.type.is_integral or one.shape.type.bits < 8:
         return None
-    if not x.shape.element_count or x.shape.element_type != one.shape.element_type:
+    values = literal_values(one)
+    if values is None:
         return None
-    # The initial value is an identity of the reducer by the operation's definition, so it adds nothing.
-    return x if options.same_shape(x.shape, one.shape) else lambda build: build.make("reshape", one.shape, [x])
+    wide = values.astype(np.int64)
+    step = int(wide[1])
+    if int(wide[0]) or step == 0 or not (wide == np.arange(wide.size) * step).all():
+        return None
+    if step == 1:
+        return lambda build: build.make("iota", one.shape, [], {"iota_dimension": 0})
+    return lambda build: build.binary(
+        "multiply", build.make("iota", one.shape, [], {"iota_dimension": 0}), build.scalar_like(one.shape, step)
+    )
 
 
-@rule("reduce-empty", "reduce", "reduce of an array without elements → the initial value", insensitive=True)
-def reduce_empty(one: HloInstruction, options: RuleOptions) -> Answer:
-    if one.operand_count != 2 or not is_static_array(one.shape):
-        return None
-    x, initial = one.operands
-    if not is_static_array(x.shape) or x.shape.element_count or not one.shape.element_count:
-        return None
-    if one.shape.is_scalar:
-        return initial
-    return lambda build: build.broadcast_scalar(initial, one.shape)
+_NARROWED = frozenset({"add", "subtract", "multiply", "divide", "remainder"})
 
 
-@rule("reduce-of-reduce", "reduce", "reduce(reduce(x)) → one reduce, where the order does not count", insensitive=True)
-def reduce_of_reduce(one: HloInstruction, options: RuleOptions) -> Answer:
-    inner = one.operand(0)
-    if one.operand_count != 2 or inner.opcode != "reduce" or inner.operand_count != 2 or inner.user_count != 1:
+@rule("convert-narrow-arithmetic", "convert", "convert(convert(a) + convert(b)) back to their type → a + b, integers")
+def convert_narrow(one: HloInstruction, options: RuleOptions) -> Answer:
+    wide = one.operand(0)
+    if wide.opcode not in _NARROWED or wide.user_count != 1:
         return None
-    if one.operand(1) is not inner.operand(1):
+    sources = [o.operand(0) for o in wide.operands if o.opcode == "convert" and o.user_count == 1]
+    if len(sources) != 2:
         return None
-    outer_op, inner_op = _reducer_opcode(one), _reducer_opcode(inner)
-    if outer_op is None or outer_op != inner_op:
+    kind, larger = one.shape.type, wide.shape.type
+    if any(s.shape.element_type != kind.name for s in sources) or not kind.is_integral or kind.kind != larger.kind:
         return None
-    # Adding floats in another order rounds differently.
-    if outer_op not in ("maximum", "minimum", "and", "or") and not one.shape.type.is_integral:
+    if kind.bits < 8 or larger.bits <= kind.bits:
         return None
-    x = inner.operand(0)
-    kept = [d for d in range(x.shape.rank) if d not in inner.dimensions]
-    dims = tuple(sorted([*inner.dimensions, *(kept[d] for d in one.dimensions)]))
-
-    def make(build: Builder) -> HloInstruction:
-        whole = build.clone(one, [x, one.operand(1)])
-        whole.set_attr("dimensions", dims)
-        return whole
-
-    return make
+    if wide.opcode in ("divide", "remainder") and kind.kind != "uint":
+        return Refusal("overflow", "the smallest integer divided by -1")
+    return lambda build: build.clone(wide, sources, one.shape)
 
 
-def _reducer_opcode(one: HloInstruction) -> str | None:
-    """The opcode of a reducer of the form op(parameter 0, parameter 1), None for any other."""
-    root = one.callee("to_apply").root
-    if root.operand_count != 2 or {o.opcode for o in root.operands} != {"parameter"}:
+@rule("bitcast-convert-concatenate", "bitcast-convert",
+      "bitcast-convert(concatenate(bitcast-convert(a), …)) → concatenate")  # fmt: skip
+def bitcast_convert_concatenate(one: HloInstruction, options: RuleOptions) -> Answer:
+    joined = one.operand(0)
+    if joined.opcode != "concatenate" or any(o.opcode != "bitcast-convert" for o in joined.operands):
         return None
-    if root.operand(0) is root.operand(1):
+    sources = [o.operand(0) for o in joined.operands]
+    same = all(
+        s.shape.element_type == one.shape.element_type and s.shape.dimensions == o.shape.dimensions
+        for s, o in zip(sources, joined.operands, strict=True)
+    )
+    if not same or joined.shape.dimensions != one.shape.dimensions:
         return None
-    return root.opcode if root.opcode in ("add", "multiply", "maximum", "minimum", "and", "or") else None
+    return lambda build: build.clone(joined, sources, one.shape)
 
 
 @rule("sort-trivial", "sort", "sort along a dimension of at most one element → operands")
@@ -182,6 +182,6 @@ def sort_trivial(one: HloInstruction, options: RuleOptions) -> Answer:
 
 
 RULES: tuple[Rule, ...] = (
-    element_of_tuple, constant_splat, convert_same, convert_round_trip, bitcast_convert_chain, copy_same_layout,
-    copy_copy, iota_trivial, reduce_nothing, reduce_empty, reduce_of_reduce, sort_trivial,
+    element_of_tuple, constant_splat, constant_iota, convert_same, convert_round_trip, convert_narrow,
+    bitcast_convert_chain, bitcast_convert_concatenate, copy_same_layout, copy_copy, iota_trivial, sort_trivial,
 )  # fmt: skip

@@ -68,7 +68,9 @@ def test_the_text_goes_to_standard_output(module: Path, capsys: pytest.CaptureFi
 def test_a_pipeline_is_cut_and_its_passes_disabled(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert opt("--pipeline", "cpu", "--until", "tuple-simplifier", "--disable-passes", "algsimp", module, "--json") == 0
     rows = json.loads(capsys.readouterr().out)["passes"]
-    assert [row["pass"] for row in rows] == ["flatten-call-graph", "dce", "call-inliner", "algsimp", "dce"]
+    names = [row["pass"] for row in rows]
+    assert names[:2] == ["flatten-call-graph", "dce"] and names[-1] == "while-loop-invariant-code-motion"
+    assert names.count("algsimp") == 1 and "tuple-simplifier" not in names
     assert [row["fuel_used"] for row in rows if row["pass"] == "algsimp"] == [0]
 
 
@@ -295,11 +297,11 @@ def test_cutting_keeps_everything_before() -> None:
     whole = named_pipeline("cpu", Registry())
     cut = cut_before(whole, "constant_folding")
     names = [name for one in cut for name in pass_names(one)]
-    assert names == [
-        "sharding-removal", "flatten-call-graph", "dce", "HLO passes through layout assignment", "call-inliner",
-        "simplification", "algsimp", "dce", "tuple-simplifier", "dce",
-    ]  # fmt: skip
+    assert names[:4] == ["sharding-removal", "flatten-call-graph", "dce", "HLO passes through layout assignment"]
+    assert names[-3:] == ["simplify-while-loops", "dce", "reshape-mover"]
+    everything = [name for one in whole for name in pass_names(one)]
+    assert names == everything[: everything.index("constant_folding")]
     inner = cut[1]
     assert isinstance(inner, HloPassPipeline) and not any(isinstance(one, HloPassFix) for one in inner.passes)
     with pytest.raises(UsageError, match="no pass of this pipeline"):
-        cut_before(whole, "layout-assignment")
+        cut_before(whole, "buffer-assignment")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from hloscope.core.cli.opening import module_option, opened
+from hloscope.core.cli.opening import module_option, opened, say_notes
 from hloscope.core.cli.output import Column, TableOptions, emit_object, emit_table, json_option
 from hloscope.core.cli.progress import progress
+from hloscope.core.cli.stage_texts import StageTexts
 from hloscope.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,9 +77,10 @@ def command(
             regions=regions,
             cache=None if no_cache else cache_folder(),
         )
-        texts = [_text(run, number) for number in range(begin, end + 1)]
+        texts = StageTexts(run, begin, end)
         with progress("evaluating stages") as report:
-            found = replay(texts, options, inputs=_inputs(args_path), progress=report)
+            found = replay(texts.readers(), options, inputs=_inputs(args_path), progress=report)
+        say_notes(texts.notes)
         rows = [_row(run, verdict, begin) for verdict in found.stages]
         culprit = None if found.first_difference is None else begin + found.first_difference
         keys: dict[str, object] = {
@@ -95,10 +97,6 @@ def cache_folder() -> str:
     """Where verdicts are kept: the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(home, "hloscope", "replay")
-
-
-def _text(run: Run, number: int) -> Callable[[], str]:
-    return lambda: run.stage_text(number)
 
 
 def _inputs(args_path: str | None) -> Sequence[Array] | None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from hloscope.core.cli.opening import module_option, opened, refuse_existing, say_notes
 from hloscope.core.cli.output import TableOptions, emit_object, emit_table, json_option
+from hloscope.core.cli.stage_texts import StageTexts
 from hloscope.core.errors import EvaluationError, HloscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def command(
         raise UsageError("--opaque is for the reference engine")
     with opened(path, module) as run:
         source, number = run.source, run.resolve(stage)
-        texts = [lambda index=index: run.stage_text(index) for index in range(number + 1)]
+        stages = StageTexts(run, 0, number)
+        texts = stages.readers()
         opened_stage = OneStage.of(texts, number, path)
         inputs = _inputs(opened_stage, args_path, seed)
         if engine == "xla":
@@ -77,6 +79,7 @@ def command(
         else:
             options = EvaluationOptions(seed=seed, opaque=frozenset(opaque), elided=elided, step_limit=step_limit)
             outputs = _on_reference(opened_stage, texts[number](), inputs, path, options)
+        say_notes(stages.notes)
     if output is not None:
         npz.write(output, inputs=inputs, outputs=outputs)
     _show([_row(array) for array in outputs], source, as_json)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hloscope.core.cli import main
@@ -172,3 +175,32 @@ def test_run_of_a_partitioned_program_meets_its_oracle(
         code, _, err = hloscope(capsys, "run", folder / "dump", "--stage", stage, "--args", oracle, "-o", to)
         assert code == 0, err
         assert all(one.within for one in compare_all(npz.read(oracle).outputs, npz.read(to).outputs, rules))
+
+
+def test_a_constant_that_the_text_leaves_out_comes_from_the_proto(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    whole = (
+        "HloModule m\nENTRY e {\n  x = f32[3] parameter(0)\n  c = f32[3] constant({1, 20, 300})\n"
+        "  ROOT r = f32[3] multiply(x, c)\n}\n"
+    )
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    for name in ("before_optimizations", "cpu_after_optimizations"):
+        (dump / f"module_0001.m.{name}.txt").write_text(whole.replace("{1, 20, 300}", "{...}"))
+    (tmp_path / "source").write_text(whole)
+    script = (
+        "import sys; from jaxlib import _hlo; text = open(sys.argv[1]).read(); "
+        "open(sys.argv[2], 'wb').write(_hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto())"
+    )
+    proto = dump / "module_0001.m.before_optimizations.hlo.pb"
+    subprocess.run([sys.executable, "-c", script, tmp_path / "source", proto], check=True, timeout=120)
+    given = tmp_path / "in.npz"
+    npz.write(given, inputs=[np.ones(3, np.float32)])
+    out = tmp_path / "out.npz"
+    code, _, err = hloscope(capsys, "run", dump, "--args", given, "-o", out)
+    assert (code, err) == (0, "") and npz.read(out).outputs[0].tolist() == [1, 20, 300]
+    code, _, err = hloscope(capsys, "run", dump, "--stage", -1, "--args", given, "-o", out, "--force")
+    assert (code, err) == (0, "") and npz.read(out).outputs[0].tolist() == [1, 20, 300]
+    code, text, err = hloscope(capsys, "replay", dump, "--workers", 1, "--json")
+    assert code == 0 and err == "" and json.loads(text)["notes"] == []

@@ -375,7 +375,8 @@ SUM_AND_NEGATION = """pair {
     ids=["at the start", "at updates", "at the end"],
 )
 def test_operands_of_asynchronous_computations_may_come_later(steps: str) -> None:
-    text = f"HloModule m\n{SUM_AND_NEGATION}\nENTRY e {{\n  x = f32[2] parameter(0)\n  y = f32[2] parameter(1)\n  {steps}\n}}\n"
+    entry = f"ENTRY e {{\n  x = f32[2] parameter(0)\n  y = f32[2] parameter(1)\n  {steps}\n}}\n"
+    text = f"HloModule m\n{SUM_AND_NEGATION}\n{entry}"
     found = evaluate(load_module(text), [array("float32", [1, 2]), array("float32", [10, 20])])
     assert [np.asarray(x).tolist() for x in found] == [[11, 22], [-1, -2]]
 

@@ -56,27 +56,38 @@ class Placement:
     steps: list[PlacementStep]
 
 
-Watcher = Callable[[PlacementStep], None]
+MayPlace = Callable[["HeapInterval"], bool]
 
 
-def place_best(intervals: Sequence[HeapInterval], alignment: int) -> Placement:
+def place_best(intervals: Sequence[HeapInterval], alignment: int, may_place: MayPlace | None = None) -> Placement:
     """The smaller heap of both orders; the spatial one where they are as large."""
     spatial = place(intervals, alignment, "spatial")
     temporal = place(intervals, alignment, "temporal")
-    return temporal if temporal.heap_size < spatial.heap_size else spatial
+    best = temporal if temporal.heap_size < spatial.heap_size else spatial
+    return best if may_place is None else place(intervals, alignment, best.order, may_place)
 
 
-def place(intervals: Sequence[HeapInterval], alignment: int, order: Order) -> Placement:
-    """Place every interval that does not share another's address. Offsets are multiples of `alignment` bytes."""
+def place(
+    intervals: Sequence[HeapInterval], alignment: int, order: Order, may_place: MayPlace | None = None
+) -> Placement:
+    """Place every interval that does not share another's address. Offsets are multiples of `alignment` bytes.
+
+    One that `may_place` refuses gets bytes of its own behind everything that has been placed by then and later: no gap
+    is looked for.
+    """
     groups = {id(one): one.group() for one in intervals if one.placed_alone}
     ordered = sorted((one for one in intervals if one.placed_alone), key=_key(order, groups))
     busy = _Busy(len(intervals))
     chunks: dict[HloValue, Chunk] = {}
     steps: list[PlacementStep] = []
+    alone: list[HeapInterval] = []
     heap_size = 0
     for one in ordered:
         group = groups[id(one)]
         size = max(member.size for member in group)
+        if may_place is not None and not may_place(one):
+            alone.append(one)
+            continue
         gaps = busy.gaps(group, one.size, alignment)
         fitting = [(end - start, start) for start, end in gaps if end is not None and end - start >= size]
         offset = min(fitting)[1] if fitting else gaps[-1][0]
@@ -86,6 +97,12 @@ def place(intervals: Sequence[HeapInterval], alignment: int, order: Order) -> Pl
             busy.add(member, chunk)
         heap_size = max(heap_size, chunk.end)
         steps.append(PlacementStep(one.value, size, offset, tuple(gaps), len(group)))
+    for one in alone:
+        group = groups[id(one)]
+        chunk = Chunk(-(-heap_size // alignment) * alignment, max(member.size for member in group))
+        chunks.update((member.value, chunk) for member in group)
+        heap_size = chunk.end
+        steps.append(PlacementStep(one.value, chunk.size, chunk.offset, ((chunk.offset, None),), len(group)))
     return Placement(order, heap_size, chunks, steps)
 
 

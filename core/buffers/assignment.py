@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hloscope.core.analysis.alias import AliasAnalysis
 from hloscope.core.analysis.alias_info import AliasInfo, GpuAliasInfo
 from hloscope.core.analysis.dataflow_values import buffer_bytes
-from hloscope.core.analysis.heap_placement import Chunk, place_best
+from hloscope.core.analysis.heap_placement import Chunk, MayPlace, place_best
 from hloscope.core.analysis.heap_simulator import simulate
 from hloscope.core.analysis.live_range import HloLiveRange
 from hloscope.core.buffers.allocation import BufferAllocation, BufferAssignment, Refusal
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
+
+
+MayShare = Callable[["Refusal | None", BufferAllocation, "HloBuffer"], bool]
+"""Asked whether a buffer may join an allocation, with the rule that refuses it already, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +75,17 @@ def assign_buffers(
     keep_refusals: bool = False,
     computation_order: Sequence[HloComputation] | None = None,
     changes: Changes | None = None,
-    may_share: Callable[[Refusal | None, BufferAllocation, HloBuffer], bool] | None = None,
+    may_share: MayShare | None = None,
+    may_place: MayPlace | None = None,
 ) -> BufferAssignment:
     """Assign the buffers of a scheduled module.
 
     `computation_order` numbers the values as the compiler did, where that is known. `may_share` is asked before a buffer
-    joins an allocation that exists, and may refuse. Raises VerifyError and UnsupportedError for modules that XLA's
+    joins an allocation that exists, `may_place` before one gets a place in the heap; both may refuse. Raises VerifyError and UnsupportedError for modules that XLA's
     assignment would not take.
     """
     analysis = AliasAnalysis(module, backend.alias_info(), computation_order)
-    return _Assigner(analysis, HloLiveRange(analysis), backend, keep_refusals, changes or Changes(), may_share).run()
+    return _Assigner(analysis, HloLiveRange(analysis), backend, keep_refusals, changes or Changes(), may_share, may_place).run()
 
 
 class _Assigner:
@@ -93,13 +98,15 @@ class _Assigner:
         backend: Backend,
         keep_refusals: bool,
         changes: Changes,
-        may_share: Callable[[Refusal | None, BufferAllocation, HloBuffer], bool] | None,
+        may_share: MayShare | None,
+        may_place: MayPlace | None,
     ) -> None:
         self._analysis = analysis
         self._live = live
         self._backend = backend
         self._keep = keep_refusals
         self._may_share = may_share
+        self._may_place = may_place
         ranges = {value: (one.start, one.end) for value, one in live.ranges.items()}
         self._result = BufferAssignment(analysis, live, ranges, backend.alignment)
         self._allocations = self._result.allocations
@@ -248,7 +255,7 @@ class _Assigner:
         for color in sorted(by_color):
             values = [value for buffer in by_color[color] for value in buffer.values]
             trace = simulate(self._live, values, size_of=self._size_of)
-            placement = place_best(trace.intervals, self._backend.alignment)
+            placement = place_best(trace.intervals, self._backend.alignment, self._may_place)
             self._result.traces[color], self._result.placements[color] = trace, placement
             made = BufferAllocation(len(self._allocations), placement.heap_size, color)
             self._allocations.append(made)

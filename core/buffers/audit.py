@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.agreement import Agreement, Section
 from hloscope.core.buffers.assignment import assign_buffers, backend_of
+from hloscope.core.buffers.copy_insertion import add_copies, add_special_case_copies, remove_unnecessary_copies
+from hloscope.core.buffers.deep_copy import clean_up
+from hloscope.core.buffers.report_text import (
+    buffer_assignment_text,
+    live_range_text,
+    memory_usage_text,
+    values_text,
+)
 from hloscope.core.dumps.buffer_reports import (
     ReportAllocation,
     ValueName,
@@ -19,6 +31,7 @@ from hloscope.core.errors import DumpError
 if TYPE_CHECKING:
     from hloscope.core.analysis.real_compile import RealCompile
     from hloscope.core.buffers.allocation import BufferAllocation, BufferAssignment
+    from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
 
 
@@ -36,7 +49,9 @@ def audit(compile_: RealCompile) -> Section:
     figures |= compare_assignment(compile_.label, assignment, read_buffer_assignment(text, path=compile_.path))
     ranges = compile_.report(FileKind.LIVE_RANGE)
     if ranges is not None:
-        figures["live_ranges"] = compare_ranges(assignment, ranges)
+        figures["live_ranges"] = compare_ranges(compile_.label, assignment, ranges)
+    figures |= compare_reports(compile_, assignment)
+    figures |= compare_copies(compile_, notes)
     return Section(figures, tuple(notes))
 
 
@@ -105,7 +120,7 @@ def header(one: BufferAllocation, assignment: BufferAssignment) -> tuple[object,
     )  # fmt: skip
 
 
-def compare_ranges(assignment: BufferAssignment, text: str) -> Agreement:
+def compare_ranges(label: str, assignment: BufferAssignment, text: str) -> Agreement:
     """Live ranges against the report."""
     report = read_live_ranges(text)
     found = {
@@ -113,5 +128,113 @@ def compare_ranges(assignment: BufferAssignment, text: str) -> Agreement:
     }
     result = Agreement()
     for name, real in report.ranges.items():
-        result.add(f"{name.instruction}{name.index}", found.get(name), (real.start, real.end))
+        subject = f"{label}: {name.instruction}{{{','.join(map(str, name.index))}}}"
+        result.add(subject, found.get(name), (real.start, real.end))
     return result
+
+
+_WRITERS: Mapping[FileKind, tuple[str, Callable[[BufferAssignment], str]]] = MappingProxyType(
+    {
+        FileKind.BUFFER_ASSIGNMENT: ("report_assignment", buffer_assignment_text),
+        FileKind.BUFFER_VALUES: ("report_values", values_text),
+        FileKind.LIVE_RANGE: ("report_live_range", live_range_text),
+        FileKind.MEMORY_USAGE: ("report_memory_usage", memory_usage_text),
+    }
+)
+"""Report -> (figure, our writer)."""
+_NUMBER = re.compile(r"<\d+ ")
+
+
+def compare_reports(compile_: RealCompile, assignment: BufferAssignment) -> dict[str, Agreement]:
+    """The four reports as we write them, line for line but for the order and the numbers of values.
+
+    ``…_bytes`` counts those that are equal to the last byte: numbers depend on the module's history, which no text has.
+    """
+    found: dict[str, Agreement] = {}
+    for kind, (figure, write) in _WRITERS.items():
+        real = compile_.report(kind)
+        if real is None:
+            continue
+        ours = write(assignment)
+        mine, theirs = (sorted(_NUMBER.sub("<N ", text).split("\n")) for text in (ours, real))
+        differing = next((pair for pair in zip(mine, theirs, strict=False) if pair[0] != pair[1]), ("", ""))
+        found[figure] = Agreement()
+        found[figure].add(compile_.label, *differing, equal=mine == theirs)
+        found[f"{figure}_bytes"] = Agreement()
+        found[f"{figure}_bytes"].add(compile_.label, "other order or numbers", "the report", equal=ours == real)
+    return found
+
+
+# ---------------------------------------------------------------- copies
+STEPS = ("copies_added", "copies_removed", "copies_special", "copies")
+"""Figures after the three steps of copy insertion and after its clean-up."""
+
+
+def compare_copies(compile_: RealCompile, notes: list[str]) -> dict[str, Agreement]:
+    """Our copy insertion, run on the stage before the real one: one count a step, and one of all copies at the end."""
+    first = next(
+        (number for number, stage in enumerate(compile_.stages) if "after_adding_copies" in stage.pass_name
+         or stage.pass_name.startswith("adding_copies")),
+        None,
+    )  # fmt: skip
+    if not first or first + 2 >= len(compile_.stages):
+        notes.append("no stages within copy-insertion: --xla_dump_hlo_pass_re=.* dumps them")
+        return {}
+    module = compile_.module(first - 1)
+    info = backend_of(compile_.target).alias_info()
+    figures: dict[str, Agreement] = {}
+    steps: tuple[Callable[[], object], ...] = (
+        lambda: add_copies(module, info),
+        lambda: remove_unnecessary_copies(module, info),
+        lambda: add_special_case_copies(module, info),
+        lambda: clean_up(module),
+    )
+    for number, (figure, step) in enumerate(zip(STEPS, steps, strict=True)):
+        step()
+        if first + number >= len(compile_.stages):
+            break
+        stage = compile_.stages[first + number]
+        if figure == "copies" and stage.pass_name != "copy-insertion":
+            break
+        ours, real = copy_signature(module), copy_signature(compile_.module(stage.index))
+        figures[figure] = Agreement()
+        extra, missing = ours - real, real - ours
+        figures[figure].add(
+            compile_.label,
+            f"{sum(ours.values())} copies, {_first(extra)}" if extra else f"{sum(ours.values())} copies",
+            f"{sum(real.values())} copies, {_first(missing)}" if missing else f"{sum(real.values())} copies",
+            equal=ours == real,
+        )
+    return figures
+
+
+def copy_signature(module: HloModule) -> Counter[str]:
+    """Every copy by its computation, what it copies, who reads it, and what it waits for; names of copies, tuples and
+    their elements do not count."""
+    found: Counter[str] = Counter()
+    for computation in module.computations:
+        for node in computation:
+            if node.opcode == "copy":
+                users = sorted(
+                    f"{'' if user.opcode in _UNNAMED else user.name}:{user.opcode}"
+                    f"{[place for place, one in enumerate(user.operands) if one is node]}"
+                    for user in node.users
+                )
+                waits = sorted(_origin(one) for one in node.control_predecessors)
+                found[f"{computation.name}: {_origin(node)} -> {users} after {waits}"] += 1
+    return found
+
+
+_UNNAMED = frozenset(("copy", "tuple", "get-tuple-element"))
+
+
+def _origin(node: HloInstruction, depth: int = 0) -> str:
+    if node.opcode not in _UNNAMED or depth > 6:
+        return node.name
+    index = f"#{node.attr('index')}" if node.opcode == "get-tuple-element" else ""
+    return f"{node.opcode}{index}({', '.join(_origin(one, depth + 1) for one in node.operands)})"
+
+
+def _first(counter: Counter[str]) -> str:
+    text = next(iter(sorted(counter)))
+    return text if len(text) < 160 else text[:157] + "..."

@@ -34,6 +34,8 @@ batched_gather_scatter_normalizer passes.expand.indices:BatchedGatherScatterNorm
     writes batching dimensions of gathers and scatters out
 batchnorm_expander passes.expand.elementary:BatchNormExpander
     batch normalization by its formulas
+buffer-assignment buffers.assignment_pass:BufferAssignmentPass
+    gives every value of a scheduled module its address
 call-inliner passes.call_inliner:CallInliner
     puts called bodies in place of calls
 change-op-data-type passes.expand.contractions:ChangeOpDataType
@@ -54,6 +56,8 @@ convolution-canonicalization passes.expand.convolutions:ConvCanonicalization
     dimensions of convolutions in library order
 convolution-group-converter passes.expand.convolutions:ConvolutionGroupConverter
     writes groups of convolutions out
+copy-insertion buffers.copy_insertion:CopyInsertion
+    copies values that would overwrite each other in one buffer
 cse passes.cse:HloCse
     merges instructions that compute the same value
 dce passes.dce:HloDce
@@ -96,6 +100,8 @@ gather_simplifier passes.expand.indices:GatherSimplifier
     brings gathers into one form
 gemv-rewriter passes.expand.contractions:GemvRewriter
     matrix-vector products as matrix products
+hlo-memory-scheduler schedule.memory_scheduler:HloMemoryScheduler
+    orders instructions so that they need little memory
 hlo-verifier passes.invariants:HloVerifier
     checks the invariants of the module
 layout-assignment layout.assignment:LayoutAssignment

@@ -1,0 +1,128 @@
+"""``buffer-assignment``: the assignment as a step of a compile, with every refusal, placement and rise of the peak on
+record, and its reports beside the dump.
+
+The module is not changed. Fuel counts the values that join an allocation or get a place in the heap; one that is refused
+gets memory of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hloscope.core.analysis.dataflow_values import index_text
+from hloscope.core.buffers.assignment import assign_buffers, backend_of
+from hloscope.core.buffers.memory_map import map_of_assignment
+from hloscope.core.errors import UsageError
+from hloscope.core.ledger.events import BufferPlacement, BufferRefusal, MemoryPeak
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hloscope.core.analysis.heap_placement import PlacementStep
+    from hloscope.core.analysis.heap_simulator import HeapInterval
+    from hloscope.core.buffers.allocation import BufferAllocation, BufferAssignment, Refusal
+    from hloscope.core.analysis.alias import HloBuffer
+    from hloscope.core.analysis.dataflow_values import HloValue
+    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.ledger.record import Recorder
+    from hloscope.core.passes.context import PassContext
+
+_SHOWN_GAPS = 12
+
+
+@dataclass(frozen=True)
+class BufferAssignmentPass:
+    """The pass."""
+
+    name = "buffer-assignment"
+    is_pipeline = False
+
+    def run(self, module: HloModule, ctx: PassContext) -> bool:
+        """Assign and record. Raises UsageError for a module without a schedule."""
+        if not module.is_scheduled:
+            raise UsageError(
+                f"module {module.name} is not scheduled", hint="run copy-insertion and hlo-memory-scheduler before"
+            )
+
+        def may_share(refusal: Refusal | None, allocation: BufferAllocation, buffer: HloBuffer) -> bool:
+            if refusal is not None:
+                return True
+            step = ctx.gate("join-allocation", buffer.values[0].instruction)
+            if step:
+                step.done(detail=f"allocation {allocation.index}, {allocation.size} bytes")
+            return bool(step)
+
+        def may_place(interval: HeapInterval) -> bool:
+            step = ctx.gate("place-in-heap", interval.value.instruction)
+            if step:
+                step.done(detail=f"{interval.size} bytes")
+            return bool(step)
+
+        assignment = assign_buffers(
+            module,
+            backend_of(ctx.target),
+            keep_refusals=ctx.ledger.enabled,
+            may_share=may_share,
+            may_place=may_place,
+        )
+        if ctx.ledger.enabled:
+            record(assignment, ctx.ledger)
+        return False
+
+
+def record(assignment: BufferAssignment, ledger: Recorder) -> None:
+    """Put an assignment's refusals, placements and peak into a ledger."""
+    for one in assignment.refusals:
+        ledger.emit(
+            BufferRefusal(
+                subject=one.value.instruction.name,
+                computation=one.value.instruction.parent.name,
+                verdict="refused",
+                code=one.code,
+                index=index_text(one.value.index),
+                allocation=assignment.renumbered.get(one.allocation, one.allocation),
+                other=one.other.short() if one.other is not None else None,
+                want=one.want,
+                have=one.have,
+            )
+        )
+    steps: Mapping[HloValue, PlacementStep] = {
+        step.value: step for placement in assignment.placements.values() for step in placement.steps
+    }
+    for value, allocation, chunk in assignment.placed():
+        step = steps.get(value)
+        ledger.emit(
+            BufferPlacement(
+                subject=value.instruction.name,
+                computation=value.instruction.parent.name,
+                verdict="placed",
+                code=allocation.kind,
+                index=index_text(value.index),
+                allocation=allocation.index,
+                offset=chunk.offset,
+                size=chunk.size,
+                gaps=_gaps(step) if step is not None else None,
+            )
+        )
+    memory = map_of_assignment(assignment)
+    most = -1
+    for tick, used in memory.profile:
+        if used > most:
+            most = used
+            running = memory.sequence[tick] if tick < len(memory.sequence) else None
+            ledger.emit(
+                MemoryPeak(
+                    subject=running,
+                    bytes=used,
+                    tick=tick,
+                    total=memory.total_bytes,
+                    fragmentation=memory.fragmentation if used == memory.peak[1] else None,
+                )
+            )
+
+
+def _gaps(step: PlacementStep) -> str:
+    shown = [f"{start}-{'' if end is None else end}" for start, end in step.gaps[:_SHOWN_GAPS]]
+    rest = len(step.gaps) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")

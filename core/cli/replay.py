@@ -37,7 +37,7 @@ DIFF_LINES = 40
 )
 @click.option("--factor", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Multiplies the bounds.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; one for each core by default.")
-@click.option("--step-limit", type=click.IntRange(min=1), default=10_000_000, help="Loop iterations of one stage.")
+@click.option("--step-limit", type=click.IntRange(min=1), default=1_000_000, help="Loop iterations of one stage.")
 @click.option("--regions", is_flag=True, help="Evaluate only what each stage changed, for modules that are too large.")
 @click.option("--no-cache", is_flag=True, help="Neither use nor keep verdicts of earlier replays.")
 @json_option
@@ -157,9 +157,14 @@ def _show(run: Run, found: Replay, rows: Sequence[dict[str, object]], begin: int
             "the results: a small change would not be noticed there"
         )
     if found.first_difference is None:
-        print(f"no difference: {found.evaluated} of {len(rows)} stages were evaluated and agree")
+        print(f"no difference: {found.evaluated} of {len(rows)} stages were evaluated and agree{_not_checked(found)}")
         return
     _show_culprit(run, found, begin)
+
+
+def _not_checked(found: Replay) -> str:
+    missing = len(found.stages) - found.evaluated
+    return f"; {missing} {'was' if missing == 1 else 'were'} not checked" if missing else ""
 
 
 def _not_evaluated(found: Replay, begin: int) -> dict[str, list[int]]:

@@ -13,7 +13,7 @@ import numpy as np
 from hloscope.core.cli.opening import module_option, opened, refuse_existing, say_notes
 from hloscope.core.cli.output import TableOptions, emit_object, emit_table, json_option
 from hloscope.core.cli.stage_texts import StageTexts
-from hloscope.core.errors import EvaluationError, HloscopeError, UsageError
+from hloscope.core.errors import EvaluationError, HloscopeError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.module import HloModule
@@ -37,7 +37,7 @@ _COLUMNS = ("shape", "dtype", "min", "max", "nan_count", "sha256")
 @click.option("--engine", type=click.Choice(["reference", "xla"]), default="reference", show_default=True)
 @click.option("--opaque", multiple=True, metavar="TARGET", help="Draw this custom call's results instead of computing.")
 @click.option("--elided", type=click.Choice(ELIDED), default="error", show_default=True, help="Constants cut to {...}.")
-@click.option("--step-limit", type=click.IntRange(min=1), default=100_000_000, help="Iterations before giving up.")
+@click.option("--step-limit", type=click.IntRange(min=1), default=1_000_000, help="Loop iterations before giving up.")
 @click.option("-o", "output", metavar="OUT.npz", help="Write inputs and outputs here.")
 @click.option("--force", is_flag=True, help="Replace an existing OUT.npz.")
 @json_option
@@ -73,7 +73,7 @@ def command(
         stages = StageTexts(run, 0, number)
         texts = stages.readers()
         opened_stage = OneStage.of(texts, number, path)
-        inputs = _inputs(opened_stage, args_path, seed)
+        inputs = _inputs(opened_stage, args_path, seed, path)
         if engine == "xla":
             outputs = _on_xla(opened_stage.module, texts[number](), inputs, path)
         else:
@@ -85,14 +85,14 @@ def command(
     _show([_row(array) for array in outputs], source, as_json)
 
 
-def _inputs(stage: OneStage, args_path: str | None, seed: int) -> tuple[Array, ...]:
+def _inputs(stage: OneStage, args_path: str | None, seed: int, path: str) -> tuple[Array, ...]:
     from hloscope.core.runtime import npz
 
     given = None if args_path is None else npz.read(args_path).inputs
     try:
         return stage.inputs(given, seed)
-    except EvaluationError as error:
-        error.path = args_path
+    except (EvaluationError, UnsupportedError) as error:
+        error.path = args_path or path
         raise
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hloscope.core.runtime.evaluator.memory import CUT_POINTS, available_memory, in_words
 from hloscope.core.runtime.evaluator.numerics import carrier, narrow
-from hloscope.core.runtime.evaluator.values import TOKEN, Array, Value, pack
+from hloscope.core.runtime.evaluator.values import TOKEN, Array, TooLargeError, Value, pack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,6 +38,21 @@ def random_array(shape: Shape, source: np.random.Generator) -> Array:
     if element.name == "f8e8m0fnu":  # powers of two, no sign and no zero
         return np.asarray(2.0 ** source.integers(-3, 4, dims)).astype(np.float32).astype(element.dtype)
     return narrow(element)(np.asarray(source.standard_normal(dims)).astype(carrier(element)))
+
+
+def check_fit(shapes: Sequence[Shape], limit: int | None = None) -> None:
+    """Raises TooLargeError, with both figures, where values of the shapes take more than a quarter of free memory."""
+    needed = sum(
+        leaf.element_count * leaf.type.dtype.itemsize
+        for shape in shapes
+        for _, leaf in shape.leaves()
+        if leaf.is_array and leaf.type.numpy_name is not None
+    )
+    limit = available_memory() // 4 if limit is None else limit
+    if needed > limit:
+        raise TooLargeError(
+            f"the inputs take about {in_words(needed)}, {in_words(limit)} are to spare", hint=CUT_POINTS
+        )
 
 
 def random_inputs(shapes: Sequence[Shape], seed: int = 0) -> list[Value]:

@@ -17,7 +17,7 @@ from hloscope.core.runtime.evaluator import Evaluator, bind, leaves
 from hloscope.core.runtime.evaluator.collectives import TABLE as COLLECTIVES
 from hloscope.core.runtime.evaluator.custom_calls import MANUAL
 from hloscope.core.runtime.evaluator.dynamic import settled
-from hloscope.core.runtime.evaluator.machine import available_memory
+from hloscope.core.runtime.evaluator.memory import CUT_POINTS, available_memory, in_words
 from hloscope.core.runtime.evaluator.values import EvaluationOptions, TooLargeError, Value
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def evaluate_on_mesh(
     needed = plan.peak_bytes * mesh.size
     if needed > limit:
         raise TooLargeError(
-            f"evaluating this on {mesh.size} devices takes about {needed / 1e9:.1f} GB, {limit / 1e9:.1f} GB are free"
+            f"evaluating this on {mesh.size} devices takes about {in_words(needed)}, {in_words(limit)} are free",
+            hint=CUT_POINTS,
         )
     return mesh.run(lambda device: list(leaves(settled(evaluator.run(plan, bound[device])))))
 

@@ -15,7 +15,7 @@ import numpy as np
 from hloscope.core.errors import HloscopeError
 from hloscope.core.runtime import elided
 from hloscope.core.runtime.evaluator import EvaluationOptions, bind, leaves
-from hloscope.core.runtime.inputs import random_inputs
+from hloscope.core.runtime.inputs import check_fit, random_inputs
 from hloscope.core.runtime.stage import (
     Program,
     StageRun,
@@ -67,7 +67,9 @@ class OneStage:
         Raises EvaluationError naming the first parameter that a given array does not fit.
         """
         if given is None:
-            values = random_inputs([shape.static() for shape in self._parameters(())], seed)
+            shapes = [shape.static() for shape in self._parameters(())]
+            check_fit(shapes)
+            values = random_inputs(shapes, seed)
         else:
             arrays: list[Value] = list(given)
             values = bind([p.name for p in self.first.entry.parameters], self._parameters(given), arrays)

@@ -19,7 +19,7 @@ from hloscope.core.errors import EvaluationError, UnsupportedError
 from hloscope.core.hlo.hashing import IGNORED, computation_hash
 from hloscope.core.runtime.compare import Comparison, Rules, Sensitivity, compare, join_rules, rules_for
 from hloscope.core.runtime.evaluator import TOKEN, EvaluationOptions, evaluate_instruction, leaves
-from hloscope.core.runtime.evaluator.machine import available_memory
+from hloscope.core.runtime.evaluator.memory import available_memory, in_words
 from hloscope.core.runtime.evaluator.noise import disturbance
 from hloscope.core.runtime.evaluator.sharding import parse_sharding
 from hloscope.core.runtime.evaluator.values import TooLargeError
@@ -421,4 +421,4 @@ def _fits_memory(region: _Region, inside: set[str]) -> None:
         )
     limit = available_memory() // 2
     if total > limit:
-        raise TooLargeError(f"the changed region takes about {total / 1e9:.1f} GB, {limit / 1e9:.1f} GB are to spare")
+        raise TooLargeError(f"the changed region takes about {in_words(total)}, {in_words(limit)} are to spare")

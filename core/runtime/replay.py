@@ -24,9 +24,8 @@ from hloscope.core.hlo.hashing import structural_hash
 from hloscope.core.runtime import elided
 from hloscope.core.runtime.compare import rules_for
 from hloscope.core.runtime.evaluator import bind, leaves
-from hloscope.core.runtime.evaluator.machine import available_memory
 from hloscope.core.runtime.evaluator.values import TooLargeError
-from hloscope.core.runtime.inputs import moderate_inputs
+from hloscope.core.runtime.inputs import check_fit, moderate_inputs
 from hloscope.core.runtime.stage import (
     Program,
     output_shardings,
@@ -146,7 +145,7 @@ class _Work:
                 for number, verdict in self._results(self._tasks(first, first_text, inputs, order)):
                     verdicts[digests[number]] = replace(verdict, index=number)
             except TooLargeError as error:
-                self._notes.append(f"{error}: only what each stage changed is evaluated")
+                self._notes.append(f"{error.message}: only what each stage changed is evaluated")
                 whole = False
         if not whole:
             verdicts[digests[0]] = StageVerdict(0, REFERENCE, how="region", hash=structural_hash(first))
@@ -300,10 +299,7 @@ class _Work:
 
 def _inputs(first: HloModule, given: Sequence[Array] | None, seed: int) -> tuple[Array, ...]:
     parameters = first.entry.parameters
-    shapes = [leaf for p in parameters for _, leaf in p.shape.leaves() if leaf.is_array]
-    needed, limit = sum(s.element_count * s.type.dtype.itemsize for s in shapes), available_memory() // 4
-    if needed > limit:
-        raise TooLargeError(f"the inputs take about {needed / 1e9:.1f} GB, {limit / 1e9:.1f} GB are to spare")
+    check_fit([p.shape for p in parameters])
     values: list[Value] = moderate_inputs(first.entry, seed)
     if given is not None:
         values = bind([p.name for p in parameters], [p.shape for p in parameters], list(given))

@@ -50,7 +50,7 @@ class ReplayOptions:
     """Further custom-call targets that are not computed: their results are drawn, their operands compared."""
     workers: int = 0
     """Processes; 0 is one for each core, 1 works in this one."""
-    step_limit: int = 10_000_000
+    step_limit: int = 1_000_000
     """Loop iterations of one stage."""
     factor: float = 1.0
     """Multiplies the bounds."""

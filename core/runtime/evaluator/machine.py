@@ -14,6 +14,7 @@ import numpy as np
 
 from hloscope.core.errors import EvaluationError
 from hloscope.core.runtime.evaluator import conversion, dynamic
+from hloscope.core.runtime.evaluator.memory import CUT_POINTS, available_memory, in_words
 from hloscope.core.runtime.evaluator.noise import disturbance
 from hloscope.core.runtime.evaluator.random_bits import generator
 from hloscope.core.runtime.evaluator.table import KERNELS, SHAPELESS
@@ -124,7 +125,7 @@ class Evaluator:
         self._steps += 1
         if self._steps > self._options.step_limit:
             raise InstructionFailed(
-                instruction, f"gave up after {self._options.step_limit:,} iterations (the step limit of the evaluator)"
+                instruction, f"gave up after {self._options.step_limit:,} iterations (the step limit, --step-limit)"
             )
 
     # ---------------------------------------------------------------- planning
@@ -302,8 +303,9 @@ class Evaluator:
             limit = available_memory() * 4 // 5
         needed = plan.peak_bytes + arguments
         if needed > limit:
+            where = f"most of it at %{plan.peak_at}"
             raise TooLargeError(
-                f"evaluating this takes about {_size(needed)} (most of it at %{plan.peak_at}), {_size(limit)} are free"
+                f"evaluating this takes about {in_words(needed)} ({where}), {in_words(limit)} are free", hint=CUT_POINTS
             )
 
 
@@ -368,22 +370,3 @@ def _runs_on_arrays(computation: HloComputation) -> bool:
 
 def _bytes(shape: Shape) -> int:
     return sum(leaf.element_count * leaf.type.dtype.itemsize for _, leaf in shape.leaves() if leaf.is_array)
-
-
-def _size(count: int) -> str:
-    for unit, scale in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count:,} bytes"
-
-
-def available_memory() -> int:
-    """Bytes that can be allocated without swapping, as the kernel estimates; a large number where it does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 1 << 62

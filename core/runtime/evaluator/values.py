@@ -92,7 +92,7 @@ class Host(Protocol):
 class EvaluationOptions:
     """How to evaluate."""
 
-    step_limit: int = 100_000_000
+    step_limit: int = 1_000_000
     """Iterations of all while loops together before the run is given up."""
     memory_limit: int | None = None
     """Bytes that live values may take; None is four fifths of what the machine has free."""

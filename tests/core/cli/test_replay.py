@@ -204,3 +204,30 @@ def test_a_constant_that_the_text_leaves_out_comes_from_the_proto(
     assert (code, err) == (0, "") and npz.read(out).outputs[0].tolist() == [1, 20, 300]
     code, text, err = hloscope(capsys, "replay", dump, "--workers", 1, "--json")
     assert code == 0 and err == "" and json.loads(text)["notes"] == []
+
+
+def test_what_is_too_large_or_endless_is_said_before_it_hurts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    huge = tmp_path / "huge.hlo"
+    huge.write_text(
+        "HloModule m\nENTRY e {\n  x = f32[4000000,4000000] parameter(0)\n  ROOT r = f32[] constant(1)\n}\n"
+    )
+    code, _, err = hloscope(capsys, "run", huge)
+    assert code == 2 and err.startswith(f"hloscope: {huge}: the inputs take about 64.0 TB") and "--regions" in err
+    wide = tmp_path / "wide.hlo"
+    wide.write_text(
+        "HloModule m\nENTRY e {\n  x = f32[4000000] parameter(0)\n"
+        "  y = f32[4000000,4000000] broadcast(x), dimensions={0}\n"
+        "  ROOT z = f32[4000000,4000000] add(y, y)\n}\n"
+    )
+    code, _, err = hloscope(capsys, "run", wide)
+    assert code == 2 and "evaluating this takes about 64.0 TB (most of it at %z)" in err and "--regions" in err
+    endless = tmp_path / "endless.hlo"
+    endless.write_text(
+        "HloModule m\nbody {\n  ROOT b = s32[] parameter(0)\n}\ncond {\n  c = s32[] parameter(0)\n"
+        "  ROOT t = pred[] constant(true)\n}\nENTRY e {\n  x = s32[] parameter(0)\n"
+        "  ROOT w = s32[] while(x), condition=cond, body=body\n}\n"
+    )
+    code, _, err = hloscope(capsys, "run", endless, "--step-limit", 1000)
+    assert code == 2 and err.startswith(f"hloscope: {endless}:11:8: %w (while): gave up after 1,000 iterations")

@@ -1,8 +1,8 @@
 """How an event type is declared: its fields with unit and meaning, and the sentence that is derived from them.
 
-One event type is one frozen dataclass. What every event shares (the instruction it is about, the verdict, the reason
-code, the fuel, where it comes from) is the *envelope*, kept apart from the numbers of the event itself, so that a
-reader can filter events it has never heard of.
+One event type is one dataclass whose values nobody changes. What every event shares (the instruction it is about, the
+verdict, the reason code, the fuel, where it comes from) is the *envelope*, kept apart from the numbers of the event
+itself, so that a reader can filter events it has never heard of.
 
 A sentence is a template over envelope and fields: ``{name}`` is replaced by the value in its unit, and a part in
 ``[…]`` is left out when a value named in it is missing or empty.
@@ -73,7 +73,16 @@ class EventSpec:
     fields: tuple[FieldSpec, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_C = TypeVar("_C")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(fact,))
+def _value(cls: type[_C]) -> type[_C]:
+    """A dataclass that type checkers take for frozen; one that is so at run time takes three times as long to make."""
+    return dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)
+
+
+@_value
 class Event:
     """The envelope that every event shares."""
 
@@ -103,7 +112,7 @@ class Event:
         return render(self.spec.sentence, self.spec.fields, envelope_of(self) | self.numbers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_value
 class UnknownEvent(Event):
     """An event of a type that this version does not know; the ledger itself says how to read it."""
 
@@ -154,7 +163,7 @@ def event_type(name: str, *, kind: Kind, sentence: str) -> Callable[[type[_E]], 
     """
 
     def declare(cls: type[_E]) -> type[_E]:
-        made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+        made = _value(cls)
         specs = _field_specs(made, _ENVELOPE_NAMES)
         meaning = (cls.__doc__ or "").strip().split("\n")[0]
         if len(specs) > MAX_FIELDS:

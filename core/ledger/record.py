@@ -8,6 +8,7 @@ the last of them.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sqlite3
@@ -16,7 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -25,11 +26,21 @@ from hloscope.core.errors import InternalError
 from hloscope.core.ledger.declare import Event, EventSpec
 from hloscope.core.ledger.schema import FILE_MARK
 from hloscope.core.ledger.snapshots import TIGHT, SnapshotWriter, pack
-from hloscope.core.ledger.store import close_ledger, create_ledger, ledger_error, publish_ledger, remove_ledger
+from hloscope.core.ledger.store import (
+    PAGE_SIZE,
+    SMALL_PAGE_SIZE,
+    close_ledger,
+    create_ledger,
+    ledger_error,
+    publish_ledger,
+    remove_ledger,
+)
 
 _BATCH_EVENTS = 4096
 _BATCH_BYTES = 4 << 20
-_COMMIT_GAP_NS = 2_000_000
+_STRINGS_AT_ONCE, _ROWS_AT_ONCE = 100, 50
+"""Rows that one statement inserts."""
+_COMMIT_GAP_NS = 10_000_000
 """Starts of passes that follow a commit faster than this share the next one."""
 _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -163,24 +174,27 @@ _COLUMNS = ("subject", "computation", "fuel")
 class _Plan:
     """How events of one type become rows."""
 
-    __slots__ = ("columns", "insert", "name_at", "names_at", "number", "number_at", "outcomes", "rows", "text_at")
+    __slots__ = (
+        "columns", "flat", "listed", "name_at", "names_at", "number", "number_at", "outcomes", "text_at",
+    )  # fmt: skip
 
     def __init__(self, number: int, spec: EventSpec) -> None:
-        units: list[str] = ["name", "name", "ordinal", *(one.unit for one in spec.fields)]
+        own = [f"v{at}" for at in range(len(spec.fields))]
+        self.listed = ("id", "outcome", "pass", "module", *_COLUMNS, *own)
+        """Columns of its rows."""
+        units = ["", "", "", "", "name", "name", "ordinal", *(one.unit for one in spec.fields)]
         self.number = number
         self.columns = attrgetter(*_COLUMNS, *(one.name for one in spec.fields))
-        """All columns of an event in one call."""
+        """What an event says of itself, in the order of the columns."""
         self.name_at = tuple(at for at, unit in enumerate(units) if unit == "name")
         self.names_at = tuple(at for at, unit in enumerate(units) if unit == "names")
         self.text_at = tuple(at for at, unit in enumerate(units) if unit in ("text", "hash"))
         self.number_at = tuple(at for at, unit in enumerate(units) if unit in ("us", "number"))
-        own = [f"v{at}" for at in range(len(spec.fields))]
-        listed = ["id", "outcome", "pass", "module", *_COLUMNS, *own]
-        self.insert = f"INSERT INTO event_rows({','.join(listed)})VALUES({','.join('?' * len(listed))})"
         self.outcomes: dict[object, int] = {}
         """Number of each combination of verdict, code and so on; a ledger has few of them."""
-        self.rows: list[list[Any]] = []
-        """Rows of the batch that is being written."""
+        self.flat: list[Any] = []
+        """The batch that waits, row after row. One list of plain values: objects that stay would set off a search for
+        garbage every few hundred events."""
 
 
 class LedgerWriter:
@@ -194,19 +208,22 @@ class LedgerWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], run: RunInfo | None = None, *, force: bool = False) -> None:
-        self._connection = create_ledger(path, force=force)
+        # A compile that waits for its ledger wants speed; an import wants a small file.
+        self._tight = run is not None and run.kind != "core"
+        size = PAGE_SIZE if self._tight else SMALL_PAGE_SIZE
+        self._connection = create_ledger(path, force=force, page_size=size)
         self.path = os.fspath(path)
         self.enabled = True
         """False once closed or after an error."""
-        # A compile that waits for its ledger wants speed; an import wants a small file.
-        self._snapshots = SnapshotWriter(self._connection, tight=run is not None and run.kind != "core")
+        self._snapshots = SnapshotWriter(self._connection, tight=self._tight)
         self._strings: defaultdict[str | None, int | None] = defaultdict(count(1).__next__)
         # The missing name is the missing number, so that encoding needs no test.
         self._strings[None] = None
         self._strings_written = 1
-        self._plans: dict[str, _Plan] = {}
+        self._plans: dict[type[Event], _Plan] = {}
         self._new_types: list[tuple[int, str, str, str, str]] = []
-        self._events: list[tuple[int | None, int | None, Event]] = []
+        self._pending = 0
+        """Events that wait."""
         self._event_total = 0
         self._outcome_total = 0
         self._statements: list[tuple[str, tuple[object, ...]]] = []
@@ -395,8 +412,15 @@ class LedgerWriter:
         """Record an event for a pass row, by default the innermost open one."""
         if not self.enabled:
             return
-        self._events.append((self._pass if row is None else row, self._module, event))
-        if len(self._events) >= _BATCH_EVENTS:
+        plan = self._plans.get(type(event)) or self._plan(event)
+        key = _outcome_of(event)
+        outcome = plan.outcomes.get(key) or self._outcome(plan, key)
+        if row is None:
+            row = self._pass
+        self._event_total = total = self._event_total + 1
+        plan.flat += (total, outcome, row, None if row else self._module, *plan.columns(event))
+        self._pending += 1
+        if self._pending >= _BATCH_EVENTS:
             self.flush()
 
     def add_snapshot(self, text: str | bytes) -> int:
@@ -432,24 +456,28 @@ class LedgerWriter:
             self._write(final=False)
 
     def _write(self, *, final: bool) -> None:
+        # Encoding makes many short-lived tuples; looking through the module for garbage meanwhile finds nothing.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            self._commit(final=final)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _commit(self, *, final: bool) -> None:
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
             self._snapshots.write(final=final)
-            self._encode_events()
-            fresh = len(self._strings) - self._strings_written
-            if fresh:
-                names = list(islice(reversed(self._strings.items()), fresh))
-                connection.executemany(
-                    "INSERT INTO strings VALUES(?,?)", [(number, _clean(str(name))) for name, number in reversed(names)]
-                )
-                self._strings_written += fresh
+            batches = [(plan, self._encoded(plan)) for plan in self._plans.values() if plan.flat]
+            self._write_strings()
             for statement, values in self._statements:
                 connection.execute(statement, [_clean(one) if isinstance(one, str) else one for one in values])
             connection.executemany("INSERT INTO event_types VALUES(?,?,?,?,?)", self._new_types)
-            for plan in self._plans.values():
-                connection.executemany(plan.insert, plan.rows)
-                plan.rows.clear()
+            for plan, columns in batches:
+                _insert_rows(connection, plan.listed, columns)
+                plan.flat.clear()
             connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             self._give_up()
@@ -463,7 +491,20 @@ class LedgerWriter:
         self._holds = bool(self._module_total or self._event_total)
         self._statements.clear()
         self._new_types.clear()
-        self._events.clear()
+        self._pending = 0
+
+    def _write_strings(self) -> None:
+        fresh = len(self._strings) - self._strings_written
+        if not fresh:
+            return
+        texts = [_clean(str(name)) for name in islice(reversed(self._strings), fresh)]
+        texts.reverse()
+        execute = self._connection.execute
+        # Their numbers are consecutive, as SQLite gives them.
+        for start in range(0, fresh, _STRINGS_AT_ONCE):
+            some = texts[start : start + _STRINGS_AT_ONCE]
+            execute("INSERT INTO strings(text)VALUES" + ",".join(["(?)"] * len(some)), some)
+        self._strings_written += fresh
 
     def _kept(self) -> str:
         """What an error has left on disk, for its message."""
@@ -481,30 +522,21 @@ class LedgerWriter:
         except sqlite3.Error:
             pass
 
-    def _encode_events(self) -> None:
-        """Turn the events of the batch into rows, by type."""
+    def _encoded(self, plan: _Plan) -> list[list[Any]]:
+        """The columns of the events that wait, as the file keeps them."""
+        width = len(plan.listed)
+        columns = [plan.flat[at::width] for at in range(width)]
         number = self._strings.__getitem__
-        plans = self._plans
-        total = self._event_total
-        for row, module, event in self._events:
-            total += 1
-            plan = plans.get(event.type_name) or self._plan(event.spec)
-            values: list[Any] = list(plan.columns(event))
-            for at in plan.name_at:
-                values[at] = number(values[at])
-            for at in plan.names_at:
-                values[at] = _stored_names([number(one) for one in values[at]])
-            for at in plan.text_at:
-                if values[at] is not None:
-                    values[at] = _clean(values[at])
-            for at in plan.number_at:
-                if values[at] != values[at]:
-                    # SQLite would turn a NaN into a missing value.
-                    values[at] = "nan"
-            key = _outcome_of(event)
-            outcome = plan.outcomes.get(key) or self._outcome(plan, key)
-            plan.rows.append([total, outcome, row, None if row else module, *values])
-        self._event_total = total
+        for at in plan.name_at:
+            columns[at] = list(map(number, columns[at]))
+        for at in plan.names_at:
+            columns[at] = [_stored_names(list(map(number, names))) if names else None for names in columns[at]]
+        for at in plan.text_at:
+            columns[at] = [text if text is None or text.isascii() else _clean(text) for text in columns[at]]
+        for at in plan.number_at:
+            # SQLite would turn a NaN into a missing value.
+            columns[at] = [one if one == one else "nan" for one in columns[at]]
+        return columns
 
     def _outcome(self, plan: _Plan, key: tuple[str | None, str | None, str, str, bool | None]) -> int:
         self._outcome_total += 1
@@ -515,8 +547,9 @@ class LedgerWriter:
         plan.outcomes[key] = self._outcome_total
         return self._outcome_total
 
-    def _plan(self, spec: EventSpec) -> _Plan:
-        plan = self._plans[spec.name] = _Plan(len(self._plans) + 1, spec)
+    def _plan(self, event: Event) -> _Plan:
+        spec = event.spec
+        plan = self._plans[type(event)] = _Plan(len(self._plans) + 1, spec)
         stored = _encode_json([[one.name, one.unit] for one in spec.fields])
         self._new_types.append((plan.number, spec.name, spec.kind, spec.sentence, stored))
         return plan
@@ -539,7 +572,7 @@ class LedgerWriter:
         finally:
             self.enabled = False
             try:
-                close_ledger(self._connection)
+                close_ledger(self._connection, compact=self._tight)
             except BaseException:
                 whole = False
                 raise
@@ -554,6 +587,22 @@ class LedgerWriter:
             remove_ledger(self._connection.path)
         elif not self._refused and sys.stderr is not None:
             print(f"hloscope: {self.path}: {self._kept()}", file=sys.stderr, flush=True)
+
+
+def _insert_rows(connection: sqlite3.Connection, names: tuple[str, ...], columns: list[list[Any]]) -> None:
+    """Insert rows given by columns, many in a statement; columns without any value are left out."""
+    count = len(columns[0])
+    used = [at for at, column in enumerate(columns) if column.count(None) < count]
+    head = f"INSERT INTO event_rows({','.join([names[at] for at in used])})VALUES"
+    one = f"({','.join('?' * len(used))})"
+    values = list(chain.from_iterable(zip(*[columns[at] for at in used], strict=True)))
+    step = len(used) * _ROWS_AT_ONCE
+    many = head + ",".join([one] * _ROWS_AT_ONCE)
+    whole = len(values) - len(values) % step
+    for start in range(0, whole, step):
+        connection.execute(many, values[start : start + step])
+    if whole < len(values):
+        connection.execute(head + ",".join([one] * (count % _ROWS_AT_ONCE)), values[whole:])
 
 
 def _clean(text: str) -> str:

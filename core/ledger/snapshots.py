@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain, compress, count, islice
 from operator import sub
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from hloscope.core.errors import InternalError, LedgerError
 from hloscope.core.ledger.store import LedgerConnection, reading
@@ -94,6 +94,31 @@ def _unpack_numbers(planes: bytes) -> array[int]:
     return array("i", accumulate(deltas))
 
 
+class TextParts(Iterable[str]):
+    """The lines of a text, given as parts: lists of lines that are not changed any more.
+
+    A part that was in the text before, the same object, is stored without looking at its lines again.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Sequence[str]]) -> None:
+        self.parts = parts
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a text and what it came to."""
+
+    lines: Sequence[str]
+    ids: array[int]
+    size: int
+    """Bytes, every line with its newline."""
+
+
 @dataclass(slots=True)
 class _Tail:
     """The unfinished end of a block table: what is not written yet, and the small blocks that are."""
@@ -133,6 +158,7 @@ class SnapshotWriter:
         self._known: dict[bytes, int] = {}
         self._total = 0
         self._last: tuple[str | None, int] = (None, 0)
+        self._parts: dict[int, _Part] = {}
         self.pending_bytes = 0
         """Bytes of compressed text that wait for ``write``."""
 
@@ -149,28 +175,57 @@ class SnapshotWriter:
 
     def add_lines(self, lines: Iterable[str]) -> int:
         """Store the text that joining the lines with newlines gives; a final newline is a last, empty line."""
-        listed = list(lines) or [""]
-        text = "\n".join(listed)
-        if text.count("\n") != len(listed) - 1:
+        parts = lines.parts if isinstance(lines, TextParts) else (list(lines),)
+        known = self._parts
+        self._look_up({id(part): part for part in parts if part and id(part) not in known})
+        ids, size = array("i"), 0
+        kept: dict[int, _Part] = {}
+        for part in parts:
+            if part:
+                one = kept[id(part)] = known[id(part)]
+                ids += one.ids
+                size += one.size
+        # Held until the next text, so that an identity stays its object's.
+        self._parts = kept
+        return self._store(ids, size - 1) if ids else self._add([""], 0)
+
+    def _look_up(self, parts: dict[int, Sequence[str]]) -> None:
+        """Note the line numbers of parts that are new."""
+        lines = list(chain.from_iterable(parts.values()))
+        if not lines:
+            return
+        if "\n".join(lines).count("\n") != len(lines) - 1:
             raise InternalError("a line of a snapshot contains a newline")
-        return self._add(listed, len(text) if text.isascii() else len(text.encode(*_ENCODING)))
+        ids = self._line_numbers(lines)
+        start = 0
+        for key, part in parts.items():
+            end = start + len(part)
+            size = sum(map(len, part)) + len(part)
+            if not all(map(str.isascii, part)):
+                size = len("\n".join(part).encode(*_ENCODING)) + 1
+            self._parts[key] = _Part(part, ids[start:end], size)
+            start = end
 
     def _add(self, lines: list[str], size: int) -> int:
-        refs = array("i", self._chunk_numbers(self._line_numbers(lines)))
+        return self._store(self._line_numbers(lines), size)
+
+    def _store(self, ids: array[int], size: int) -> int:
+        refs = array("i", self._chunk_numbers(ids))
         key = refs.tobytes()
         number = self._known.get(key)
         if number is None:
             self._total += 1
             number = self._known[key] = self._total
             data = _pack_numbers(refs, self._level)
-            self._rows.append((number, len(lines), size, data))
+            self._rows.append((number, len(ids), size, data))
             self.pending_bytes += len(data)
         return number
 
-    def _line_numbers(self, lines: list[str]) -> array[int]:
-        keys: list[object] = list(lines)
+    def _line_numbers(self, lines: Sequence[str]) -> array[int]:
+        keys: Sequence[object] = lines
         long: dict[object, str] = {}
         if max(map(len, lines)) > _LONG_LINE:
+            keys = list(lines)
             for index, line in enumerate(lines):
                 if len(line) > _LONG_LINE:
                     key = keys[index] = _digest(line)
@@ -180,16 +235,24 @@ class SnapshotWriter:
         if fresh:
             added = list(islice(reversed(self._lines), fresh))
             added.reverse()
-            self._append_lines([key if isinstance(key, str) else long[key] for key in added])
+            self._append_lines([long.get(key) or str(key) for key in added] if long else cast("list[str]", added))
         return ids
 
     def _append_lines(self, lines: list[str]) -> None:
         first = self._line_total
         numbers = range(first, first + len(lines))
-        self._ends_chunk.extend((number * 2_654_435_761 >> 15) & _CHUNK_MASK == 0 for number in numbers)
+        self._ends_chunk += bytes([(number * 2_654_435_761 >> 15) & _CHUNK_MASK == 0 for number in numbers])
+        lengths = list(map(len, lines))
+        total = sum(lengths) + len(lines)
+        self._remembered += total + 120 * len(lines)
+        if self._open_bytes + total < _BLOCK_BYTES:
+            self._open_lines += lines
+            self._open_bytes += total
+            self._line_total = first + len(lines)
+            return
         start = 0
         size = self._open_bytes
-        for end, length in enumerate(map(len, lines), 1):
+        for end, length in enumerate(lengths, 1):
             size += length + 1
             if size >= _BLOCK_BYTES:
                 self._open_lines += lines[start:end]
@@ -199,7 +262,6 @@ class SnapshotWriter:
         self._open_lines += lines[start:]
         self._open_bytes = size
         self._line_total = first + len(lines)
-        self._remembered += sum(map(len, lines)) + 120 * len(lines)
 
     def _chunk_numbers(self, ids: array[int]) -> Iterator[int]:
         start = 0
@@ -261,8 +323,8 @@ class SnapshotWriter:
             self._chunk_tail.written = self._chunk_total
 
     def write(self, *, final: bool = False) -> None:
-        """Write everything that waits, inside the caller's transaction; ``final`` packs the last blocks tightly."""
-        if final:
+        """Write everything that waits, inside the caller's transaction; ``final`` packs the last blocks as one each."""
+        if final and self._level == TIGHT:
             if self._open_lines:
                 self._seal_lines()
             if self._open_chunks:
@@ -280,6 +342,7 @@ class SnapshotWriter:
     def next_module(self) -> None:
         """Tell that no later text belongs to the current module: memory for finding duplicates may be dropped."""
         self._last = (None, 0)
+        self._parts = {}
         if self._remembered > _FORGET_BYTES:
             self._base = self._line_total
             self._lines = defaultdict(count(self._base).__next__)

@@ -27,6 +27,10 @@ _SIDE_FILES = ("-wal", "-shm", "-journal")
 _BUSY_SECONDS = 5.0
 _SMALL_FILES = ((300_000, 512), (4_000_000, 1024))
 """(largest file in bytes, page size): half-empty pages are what a small ledger is made of."""
+PAGE_SIZE = 4096
+"""Of a file that is compacted when it is complete."""
+SMALL_PAGE_SIZE = 2048
+"""Of one that stays as it is written."""
 _COMPACT_LIMIT = 256 << 20
 """Above this size in bytes a file is not rewritten at the end."""
 
@@ -217,7 +221,9 @@ def partial_path(path: str) -> str:
     return f"{path}.partial"
 
 
-def create_ledger(path: str | os.PathLike[str], *, force: bool = False) -> LedgerConnection:
+def create_ledger(
+    path: str | os.PathLike[str], *, force: bool = False, page_size: int = PAGE_SIZE
+) -> LedgerConnection:
     """Make an empty ledger and open it for writing.
 
     An existing file is refused unless ``force`` is set, and then stays as it is until ``publish_ledger``: the new run
@@ -241,7 +247,7 @@ def create_ledger(path: str | os.PathLike[str], *, force: bool = False) -> Ledge
     fresh = f"{name}.new-{os.getpid()}"
     try:
         try:
-            _make_empty(fresh)
+            _make_empty(fresh, page_size)
             if replaces is not None:
                 remove_ledger(target)
             _publish(fresh, target)
@@ -277,9 +283,10 @@ def _remove_side_files(path: str) -> None:
         Path(path + suffix).unlink(missing_ok=True)
 
 
-def _make_empty(path: str) -> None:
+def _make_empty(path: str, page_size: int) -> None:
     connection: Any = _connect(path, "mode=rwc")
     try:
+        connection.execute(f"PRAGMA page_size={page_size}")
         connection.execute("PRAGMA journal_mode=MEMORY")
         connection.execute("BEGIN")
         SCHEMA.create(connection)
@@ -318,8 +325,11 @@ def _refuse_live(name: str, said: str) -> None:
         return
 
 
-def close_ledger(connection: LedgerConnection) -> None:
-    """Fold the WAL into the file, shrink the file and close it; every step may fail without losing anything."""
+def close_ledger(connection: LedgerConnection, *, compact: bool = True) -> None:
+    """Fold the WAL into the file, shrink the file where asked to and close it.
+
+    Every step may fail without losing anything.
+    """
     try:
         connection.execute("PRAGMA busy_timeout=200")
         with suppress(sqlite3.Error):
@@ -328,7 +338,7 @@ def close_ledger(connection: LedgerConnection) -> None:
         # A reader that still looks on keeps WAL mode alive; the ledger is as valid that way.
         with suppress(sqlite3.Error):
             mode = connection.execute("PRAGMA journal_mode=DELETE").fetchone()[0]
-            if mode == "delete":
+            if mode == "delete" and compact:
                 _compact(connection)
     finally:
         connection.close()

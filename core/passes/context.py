@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.ledger.events import FuelExhausted, RewriteDecision
 from hloscope.core.ledger.record import NullLedger, Recorder
+from hloscope.core.ledger.snapshots import TextParts
 from hloscope.core.passes.flags import PassFlags
 from hloscope.core.passes.fuel import Fuel
 from hloscope.core.passes.gate import GateHandler, Lineage, Question, Refusal, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
-    from hloscope.core.hlo.shape import Shape
     from hloscope.core.passes.dump_writer import DumpWriter
+    from hloscope.core.text.printer import LineWriter
+
+_END = ("",)
+"""What makes the last line of a text end."""
 
 
 @dataclass(slots=True)
@@ -108,6 +112,7 @@ class PassContext:
         self._ordinals: Counter[str] = Counter()
         self._fuel_out: set[str] = set()
         self._printed: dict[HloComputation, tuple[int, list[str]]] = {}
+        self._writer: LineWriter | None = None
         self._free = Step(self, None, None)
         self._outside = PassRun(0, "", "", 0)
 
@@ -191,20 +196,24 @@ class PassContext:
         """
         if not self.ledger.enabled:
             return None
-        from hloscope.core.text.printer import computation_lines, header_lines
+        from hloscope.core.text.printer import LineWriter, computation_lines, header_lines
 
-        lines = list(header_lines(module))
+        if self._writer is None:
+            self._writer = LineWriter()
+        parts: list[Sequence[str]] = [header_lines(module)]
         printed: dict[HloComputation, tuple[int, list[str]]] = {}
-        shapes: dict[int, tuple[Shape, str]] = {}
         for computation in module.computations:
+            if computation.synthetic:
+                continue
             known = self._printed.get(computation)
             if known is None or known[0] != computation.version:
-                known = (computation.version, [*computation_lines(computation, shapes=shapes, as_read=True), ""])
+                known = (computation.version, computation_lines(computation, writer=self._writer, as_read=True))
+                known[1].append("")
             printed[computation] = known
-            lines.extend(known[1])
-        lines.append("")
+            parts.append(known[1])
+        parts.append(_END)
         self._printed = printed
-        return self.ledger.add_snapshot_lines(lines)
+        return self.ledger.add_snapshot_lines(TextParts(parts))
 
     # ---------------------------------------------------------------- runs (for the pipeline)
     @property

@@ -86,13 +86,16 @@ class Question:
     def identity(self) -> str:
         """16 hexadecimal digits that name this decision whatever happened to the decisions before it."""
         if self._identity is None:
-            parts = [self.pass_name, str(self.occurrence), self.rule]
+            of = self._lineage.of
+            key = f"{self.pass_name}\x1f{self.occurrence}\x1f{self.rule}"
             if self.instruction is not None:
-                parts.append(self._lineage.of(self.instruction))
+                key = f"{key}\x1f{of(self.instruction)}"
             elif self.computation is not None:
-                parts.append(self.computation.name)
-            parts.extend(self._lineage.of(other) for other in self.others)
-            self._identity = _digest(parts)
+                key = f"{key}\x1f{self.computation.name}"
+            for other in self.others:
+                key = f"{key}\x1f{of(other)}"
+            data = key.encode() if key.isascii() else key.encode("utf-8", "surrogateescape")
+            self._identity = blake2b(data, digest_size=8).hexdigest()
         return self._identity
 
     def __repr__(self) -> str:
@@ -231,7 +234,3 @@ class DecisionFilter:
             if runs is not None and question.occurrence not in runs:
                 return False
         return self.identities is None or question.identity in self.identities
-
-
-def _digest(parts: list[str]) -> str:
-    return blake2b("\x1f".join(parts).encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()

@@ -8,6 +8,7 @@ opcode's own attributes. Source: ``openxla/xla:xla/hlo/ir/hlo_instruction.cc#Pri
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import HloscopeError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _UNKNOWN_RANK = 500
 _MEMO_TEXT = 400
 """Longest value that is remembered together with its form."""
+_MEMO_SIZE = 50_000
+"""Values that are remembered at most."""
 _REFORMATTED = 4096
 """Longest literal that is read and written again; longer ones come from printers, not from hands."""
 _ELIDED_ABOVE = 10
@@ -32,7 +35,8 @@ _ELIDED_ABOVE = 10
 _WIDE = frozenset({"s32", "s64", "f32", "f64"})
 _SHORT = re.compile(r"0|-?[1-9]\d{0,4}")
 """Scalars that print as they are read, in the types that hold them."""
-_ASYNC = ("async-start", "async-update", "async-done")
+ASYNC = frozenset({"async-start", "async-update", "async-done"})
+"""Opcodes that print as if they were what they run, where that is one instruction."""
 _FIRST = ("true_computation", "false_computation")
 
 
@@ -47,7 +51,7 @@ class AttributeWriter:
     # ---------------------------------------------------------------- asynchronous instructions
     def wrapped(self, node: HloInstruction) -> HloComputation | None:
         """The computation that an asynchronous instruction prints as if it were its own, None where it names it."""
-        if node.opcode not in _ASYNC:
+        if node.opcode not in ASYNC:
             return None
         computation = wrapped_computation(node)
         if computation is None or not computation.has_root:
@@ -62,7 +66,7 @@ class AttributeWriter:
     # ---------------------------------------------------------------- attributes
     def attributes(self, node: HloInstruction) -> list[tuple[str, str]]:
         """Names and texts in printing order."""
-        wrapped = self.wrapped(node)
+        wrapped = self.wrapped(node) if node.opcode in ASYNC else None
         if wrapped is None:
             return self._own(node, node.raw_attrs)
         if node.opcode != "async-start":
@@ -82,37 +86,44 @@ class AttributeWriter:
         return first + inner + middle + [item for item in outer if item not in first and item not in middle]
 
     def _own(self, node: HloInstruction, attrs: dict[str, str | None]) -> list[tuple[str, str]]:
-        syntax = syntax_of(node.opcode)
-        if not attrs and not syntax.added and node.opcode not in _DERIVED:
+        opcode = node.opcode
+        syntax = syntax_of(opcode)
+        added, derived = syntax.added, opcode in _DERIVED
+        if not attrs and not added and not derived:
             return []
         rank, omitted = syntax.rank, syntax.omitted
-        items: list[tuple[int, str, str]] = []
-        last, ordered = -1, True
+        forgotten = syntax.forgotten if self._exact else ()
+        known = self._known
+        out: list[tuple[str, str]] = []
+        places: list[int] = []
         for name, text in attrs.items():
-            if self._exact and name in syntax.forgotten:
+            if name in forgotten:
                 continue
             if text is None:
                 value = self._references(node, name)
-                if node.opcode == "custom-call" and name == "to_apply":
+                if name == "to_apply" and opcode == "custom-call":
                     name, value = "called_computations", "{" + value + "}"
             else:
-                value = self._form(node, name, text)
-            if not value or omitted.get(name) == value:
+                value = known.get((name, text))
+                if value is None or name == "sharding":
+                    value = self._form(node, name, text)
+            if not value or (omitted and omitted.get(name) == value):
                 continue
-            place = rank.get(name, _UNKNOWN_RANK)
-            ordered = ordered and place >= last
-            last = place
-            items.append((place, name, value))
-        for name, value in syntax.added:
+            places.append(rank.get(name, _UNKNOWN_RANK))
+            out.append((name, value))
+        for name, value in added:
             if name not in attrs:
-                items.append((rank[name], name, value))
-                ordered = False
-        if node.opcode in _DERIVED:
-            items = self._derived(node, items)
-            ordered = False
-        if not ordered:
+                places.append(rank[name])
+                out.append((name, value))
+        if derived:
+            items = self._derived(node, [(place, *item) for place, item in zip(places, out, strict=True)])
             items.sort(key=lambda item: item[0])
-        return [(name, value) for _, name, value in items]
+            return [(name, value) for _, name, value in items]
+        for before, place in pairwise(places):
+            if before > place:
+                order = sorted(range(len(out)), key=places.__getitem__)
+                return [out[at] for at in order]
+        return out
 
     def _references(self, node: HloInstruction, name: str) -> str:
         sign = self._sign
@@ -123,9 +134,10 @@ class AttributeWriter:
         return "{" + text + "}" if name in node.calls_as_list else text
 
     def _form(self, node: HloInstruction, name: str, text: str) -> str:
-        if is_usual_value(name, text) or name not in FORMS:
-            return text
         key = (name, text)
+        if is_usual_value(name, text) or name not in FORMS:
+            self._remember(key, text)
+            return text
         value = self._known.get(key)
         if value is None:
             try:
@@ -134,11 +146,14 @@ class AttributeWriter:
                 value = text
             if name == "operand_precision" and not value.strip("{}").replace("default", "").replace(",", ""):
                 value = ""
-            if len(text) <= _MEMO_TEXT:
-                self._known[key] = value
+            self._remember(key, value)
         if name == "sharding" and node.shape.is_tuple:
             return for_tuple(value, sum(1 for _ in node.shape.leaves()))
         return value
+
+    def _remember(self, key: tuple[str, str], value: str) -> None:
+        if len(key[1]) <= _MEMO_TEXT and len(self._known) < _MEMO_SIZE:
+            self._known[key] = value
 
     def _derived(self, node: HloInstruction, items: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
         """Attributes that follow from operands and shapes."""

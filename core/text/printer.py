@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from hloscope.core.errors import InternalError
 from hloscope.core.hlo.attributes import CALLED, CONTROL, quote
 from hloscope.core.hlo.shape import Shape
 from hloscope.core.text.async_sugar import expandable
-from hloscope.core.text.attribute_printer import AttributeWriter, constant_text
+from hloscope.core.text.attribute_printer import ASYNC, AttributeWriter, constant_text
 from hloscope.core.text.header_forms import HEADER_OMITTED, HEADER_ORDER, header_value
 from hloscope.core.text.made_shapes import BY_XLA, made_shape
 from hloscope.core.text.tokens import escape, raw_bytes
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
+    from hloscope.core.hlo.stack_frames import StackFrames
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +100,31 @@ class PrintOptions:
 DEFAULT = PrintOptions()
 
 
-class _Writer:
-    """Texts that come again while one module is printed."""
+class LineWriter:
+    """Texts that come again while one module is printed, for callers that print it piece by piece."""
 
-    __slots__ = ("attributes", "options", "shapes")
+    __slots__ = ("_bare", "_shapes", "attributes", "options")
 
-    def __init__(self, options: PrintOptions) -> None:
+    def __init__(self, options: PrintOptions = DEFAULT) -> None:
         self.options = options
         self.attributes = AttributeWriter(percent=options.percent, exact=options.exact)
-        self.shapes: dict[int, tuple[Shape, str]] = {}
-        """By identity; the shape is held so that its identity stays its own."""
+        # By identity; the shape is held so that its identity stays its own.
+        self._shapes: dict[int, tuple[Shape, str]] = {}
+        self._bare: dict[int, tuple[Shape, str]] = {}
 
     def shape(self, shape: Shape) -> str:
-        known = self.shapes.get(id(shape))
+        """A shape as the options print it."""
+        known = self._shapes.get(id(shape))
         if known is None:
             text = shape.to_text(layout=self.options.layouts)
-            known = self.shapes[id(shape)] = (shape, text)
+            known = self._shapes[id(shape)] = (shape, text)
+        return known[1]
+
+    def bare(self, shape: Shape) -> str:
+        """A shape without its layout."""
+        known = self._bare.get(id(shape))
+        if known is None:
+            known = self._bare[id(shape)] = (shape, shape.to_text(layout=False))
         return known[1]
 
 
@@ -135,48 +146,55 @@ def text_order(computation: HloComputation) -> list[HloInstruction]:
 
 def print_operands(node: HloInstruction, options: PrintOptions) -> str:
     """What stands in the parentheses."""
-    return _operands(node, _Writer(options), {})
+    return _operands(node, LineWriter(options), {})
 
 
-def _operands(node: HloInstruction, writer: _Writer, names: Mapping[HloInstruction, str]) -> str:
+def _operands(node: HloInstruction, writer: LineWriter, names: Mapping[HloInstruction, str]) -> str:
     options = writer.options
     if node.opcode == "constant":
         return constant_text(node, large=options.large_constants)
     if node.payload is not None:
         return node.payload
-    operands = node.operands
-    if options is DEFAULT and len(operands) <= 5:
-        return ", ".join(["%" + operand.name for operand in operands])
     sign = "%" if options.percent else ""
     parts: list[str] = []
-    for i, operand in enumerate(operands):
+    for i, operand in enumerate(node.operands):
         comment = f"/*index={i}*/" if options.index_comments and i and i % 5 == 0 else ""
         shape = f"{writer.shape(operand.shape)} " if options.operand_shapes else ""
         parts.append(f"{comment}{shape}{sign}{names.get(operand) or operand.name}")
     return ", ".join(parts)
 
 
-def print_instruction(node: HloInstruction, options: PrintOptions = DEFAULT, writer: _Writer | None = None) -> str:
+def print_instruction(node: HloInstruction, options: PrintOptions = DEFAULT, writer: LineWriter | None = None) -> str:
     """One instruction without indentation: ``ROOT %n = f32[4]{0} negate(%a), metadata={…}``.
 
     `writer` is for the functions of this module, which print many instructions.
     """
     if options is DEFAULT and node.line_cache is not None:
         return node.line_cache
-    text = _line(node, writer if writer is not None else _Writer(options), {}, 0)
+    text = _line(node, writer if writer is not None else LineWriter(options), {}, 0)
     if options is DEFAULT:
         node.line_cache = text
     return text
 
 
-def _line(node: HloInstruction, writer: _Writer, names: Mapping[HloInstruction, str], depth: int) -> str:
+def _line(node: HloInstruction, writer: LineWriter, names: Mapping[HloInstruction, str], depth: int) -> str:
     options = writer.options
     root = "ROOT " if node.is_root else ""
+    attributes = writer.attributes
+    if options is DEFAULT:
+        opcode = node.opcode if node.opcode not in ASYNC else attributes.opcode(node)
+        payload = node.payload
+        if payload is None and node.operand_count <= 5:
+            inside = ", ".join(["%" + operand.name for operand in node.operands])
+        else:
+            inside = _operands(node, writer, names)
+        tail = "".join([f", {key}={value}" for key, value in attributes.attributes(node)])
+        return f"{root}%{node.name} = {writer.shape(node.shape)} {opcode}({inside}){tail}"
     sign = "%" if options.percent else ""
-    opcode = writer.attributes.opcode(node)
+    opcode = attributes.opcode(node)
     name = names.get(node) or node.name
     text = f"{root}{sign}{name} = {writer.shape(node.shape)} {opcode}({_operands(node, writer, names)})"
-    for key, value in writer.attributes.attributes(node):
+    for key, value in attributes.attributes(node):
         if key == "metadata" and not options.metadata:
             continue
         if key == "backend_config" and not options.backend_config:
@@ -189,7 +207,7 @@ def _line(node: HloInstruction, writer: _Writer, names: Mapping[HloInstruction, 
     return text
 
 
-def _bodies(node: HloInstruction, key: str, writer: _Writer, depth: int) -> str:
+def _bodies(node: HloInstruction, key: str, writer: LineWriter, depth: int) -> str:
     """Called computations written out, one level further in."""
     wrapped = writer.attributes.wrapped(node)
     owner = wrapped.root if wrapped is not None and key not in node.called else node
@@ -199,7 +217,7 @@ def _bodies(node: HloInstruction, key: str, writer: _Writer, depth: int) -> str:
     return "{\n" + ",\n".join(bodies) + "\n}" if listed else "\n" + ", ".join(bodies)
 
 
-def _body(computation: HloComputation, writer: _Writer, depth: int) -> list[str]:
+def _body(computation: HloComputation, writer: LineWriter, depth: int) -> list[str]:
     tab = "  " * depth
     order = instruction_order(computation)
     names = {node: f"tmp_{i}" for i, node in enumerate(order)}
@@ -209,43 +227,49 @@ def _body(computation: HloComputation, writer: _Writer, depth: int) -> list[str]
 def computation_lines(
     computation: HloComputation,
     options: PrintOptions = DEFAULT,
-    writer: _Writer | None = None,
+    writer: LineWriter | None = None,
     *,
-    shapes: dict[int, tuple[Shape, str]] | None = None,
     as_read: bool = False,
     order: Sequence[HloInstruction] | None = None,
 ) -> list[str]:
     """The lines of a computation, first and last one included; for `writer` see `print_instruction`.
 
-    `shapes` keeps texts of shapes, by identity, for a caller that prints computations one at a time; `order` replaces
-    the printing order. With `as_read` an instruction that nothing has touched shows the line it was read from.
+    `order` replaces the printing order. With `as_read` an instruction that nothing has touched shows the line it was
+    read from, and one that is printed keeps its line for the next time.
     """
-    kept = options is DEFAULT
-    writer = _Writer(options) if writer is None else writer
-    if shapes is not None:
-        writer.shapes = shapes
+    writer = LineWriter(options) if writer is None else writer
     sign = "%" if options.percent else ""
     entry = "ENTRY " if computation.is_entry else ""
     head = f"{entry}{sign}{computation.name}"
     if options.signatures:
-        parameters = ", ".join([f"{p.name}: {p.shape.to_text(layout=False)}" for p in computation.parameters])
-        head += f" ({parameters}) -> {_result(computation.root).to_text(layout=False)}"
+        parameters = ", ".join([f"{p.name}: {writer.bare(p.shape)}" for p in computation.parameters])
+        head += f" ({parameters}) -> {writer.bare(_result(computation.root))}"
     thread = f", execution_thread={quote(computation.execution_thread)}" if computation.execution_thread else ""
     if options.bodies:
         body = _body(computation, writer, 0)
         return [f"{head} {body[0]}", *body[1:-1], body[-1] + thread]
+    nodes = order if order is not None else text_order(computation) if as_read else instruction_order(computation)
+    if as_read:
+        return [head + " {", *_lines_as_read(nodes, options, writer), "}" + thread]
     lines = [head + " {"]
-    for node in instruction_order(computation) if order is None else order:
-        if as_read and node.source_line is not None:
-            # Indented once: a snapshot looks lines up, and the same string object is found fastest.
-            if node.source_line[0] != " ":
-                node.source_line = "  " + node.source_line
-            lines.append(node.source_line)
-            continue
+    kept = options is DEFAULT
+    for node in nodes:
         line = node.line_cache if kept else None
         lines.append("  " + (print_instruction(node, options, writer) if line is None else line))
     lines.append("}" + thread)
     return lines
+
+
+def _lines_as_read(nodes: Sequence[HloInstruction], options: PrintOptions, writer: LineWriter) -> list[str]:
+    lines = [node.source_line for node in nodes]
+    out: list[str] = []
+    for at, line in enumerate(lines):
+        if line is None or line[0] != " ":
+            # Indented once and kept: a snapshot looks lines up, and the same string object is found fastest.
+            node = nodes[at]
+            line = node.source_line = "  " + (print_instruction(node, options, writer) if line is None else line)
+        out.append(line)
+    return out
 
 
 def _result(root: HloInstruction) -> Shape:
@@ -254,8 +278,31 @@ def _result(root: HloInstruction) -> Shape:
     return root.shape if made is None or made.compatible(root.shape) else made
 
 
-def header_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Iterator[str]:
-    """The first line and the source tables."""
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The header lines of a module and what they were made from."""
+
+    source: tuple[str, list[tuple[str, str]], StackFrames, bool]
+    lines: list[str]
+
+
+_HEADERS: WeakKeyDictionary[HloModule, _Header] = WeakKeyDictionary()
+"""Kept like an instruction's printed line: the entry layout of a large module costs as much as its body."""
+
+
+def header_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Sequence[str]:
+    """The first line and the source tables; with the default options the same list until one of them changes."""
+    if options is not DEFAULT:
+        return list(_header_lines(module, options))
+    source = (module.name, list(module.attrs.items()), module.stack_frames, module.tables_present)
+    kept = _HEADERS.get(module)
+    if kept is None or kept.source != source:
+        kept = _Header((*source[:2], source[2].copy(), source[3]), list(_header_lines(module, options)))
+        _HEADERS[module] = kept
+    return kept.lines
+
+
+def _header_lines(module: HloModule, options: PrintOptions) -> Iterator[str]:
     yield f"HloModule {module.name}" + "".join(f", {key}={text}" for key, text in header_attributes(module, options))
     yield ""
     tables = module.stack_frames
@@ -301,7 +348,7 @@ def header_attributes(module: HloModule, options: PrintOptions = DEFAULT) -> lis
 
 def module_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Iterator[str]:
     """All lines of a module, without line ends; the last line is empty."""
-    writer = _Writer(options)
+    writer = LineWriter(options)
     yield from header_lines(module, options)
     for computation in _order(module, options):
         if computation.synthetic:

@@ -106,9 +106,7 @@ class AliasAnalysis:
         key = (operand, operand_index, user, user_index)
         found = self._shares.get(key)
         if found is None:
-            found = self._shares[key] = can_share(
-                self.dataflow, self.info, operand, operand_index, user, user_index
-            )
+            found = self._shares[key] = can_share(self.dataflow, self.info, operand, operand_index, user, user_index)
         return found
 
     # ---------------------------------------------------------------- merging

@@ -248,7 +248,7 @@ def _same_bytes_by_element(a: Shape, b: Shape) -> bool:
 
 
 def reduction_hero(fusion: HloInstruction) -> HloInstruction | None:
-    """The reduction that a fusion is emitted around: that of the first root that is one behind bitcasts and converts."""
+    """The reduction that a fusion is emitted around: the first root that is one, behind bitcasts and converts."""
     root = fusion.callee("calls").root
     for one in root.operands if root.opcode == "tuple" else (root,):
         while one.opcode in ("bitcast", "convert") and one.operand_count:

@@ -112,9 +112,7 @@ def _first_reordering_user(parameter: HloInstruction) -> HloInstruction | None:
     return None
 
 
-def _control(
-    _d: DataflowAnalysis, _o: HloInstruction, _oi: ShapeIndex, user: HloInstruction, _ui: ShapeIndex
-) -> Hint:
+def _control(_d: DataflowAnalysis, _o: HloInstruction, _oi: ShapeIndex, user: HloInstruction, _ui: ShapeIndex) -> Hint:
     return Hint(True, user.opcode)
 
 

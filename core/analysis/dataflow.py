@@ -351,9 +351,7 @@ class DataflowAnalysis:
         source = self._sets[node.operand(0)]
         whole = node.shape.is_tuple
         return _any(
-            self._assign(node, index, source.get((1, *index), ()))
-            for index in self._sets[node]
-            if index or not whole
+            self._assign(node, index, source.get((1, *index), ())) for index in self._sets[node] if index or not whole
         )
 
     def _copy_start(self, node: HloInstruction) -> bool:

@@ -1,7 +1,8 @@
 """What flows: a value, the places that hold it, and the operand places that read it.
 
-A value is one array, tuple table or token that some instruction makes. It is named by the instruction and the shape index
-where it is made, and it may be seen at many other positions: an element of a tuple, a loop's parameter, a call's result.
+A value is one array, tuple table or token that some instruction makes. It is named by the instruction and the shape
+index where it is made, and it may be seen at many other positions: an element of a tuple, a loop's parameter, the
+result of a call.
 Source: ``openxla/xla:xla/service/hlo_value.h``.
 """
 

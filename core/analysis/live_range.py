@@ -153,7 +153,7 @@ class HloLiveRange:
 
     # ---------------------------------------------------------------- peak
     def peak_moment(self) -> int:
-        """The tick at which most bytes are alive by the report's count, which takes the size of the whole instruction."""
+        """The tick at which most bytes are alive by the report's count: parts have the whole instruction's size."""
         change: dict[int, list[int]] = {}
         for value, found in self.ranges.items():
             size = buffer_bytes(value.instruction.shape)

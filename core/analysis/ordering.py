@@ -1,7 +1,7 @@
 """What runs before what, across computations: by dependences, or by a schedule where there is one.
 
-Phi values have no instruction of their own: a loop's parameter counts as defined before everything in the loop, the loop
-itself after. Source: ``openxla/xla:xla/hlo/analysis/hlo_ordering.cc``.
+Phi values have no instruction of their own: a loop's parameter counts as defined before everything in the loop, the
+loop itself after. Source: ``openxla/xla:xla/hlo/analysis/hlo_ordering.cc``.
 """
 
 from __future__ import annotations

@@ -80,12 +80,14 @@ def assign_buffers(
 ) -> BufferAssignment:
     """Assign the buffers of a scheduled module.
 
-    `computation_order` numbers the values as the compiler did, where that is known. `may_share` is asked before a buffer
-    joins an allocation that exists, `may_place` before one gets a place in the heap; both may refuse. Raises VerifyError and UnsupportedError for modules that XLA's
-    assignment would not take.
+    `computation_order` numbers the values as the compiler did, where that is known. `may_share` is asked before a
+    buffer joins an allocation that exists, `may_place` before one gets a place in the heap; both may refuse. Raises
+    VerifyError and UnsupportedError for modules that XLA's assignment would not take.
     """
     analysis = AliasAnalysis(module, backend.alias_info(), computation_order)
-    return _Assigner(analysis, HloLiveRange(analysis), backend, keep_refusals, changes or Changes(), may_share, may_place).run()
+    return _Assigner(
+        analysis, HloLiveRange(analysis), backend, keep_refusals, changes or Changes(), may_share, may_place
+    ).run()
 
 
 class _Assigner:

@@ -1,8 +1,8 @@
 """``buffer-assignment``: the assignment as a step of a compile, with every refusal, placement and rise of the peak on
 record, and its reports beside the dump.
 
-The module is not changed. Fuel counts the values that join an allocation or get a place in the heap; one that is refused
-gets memory of its own.
+The module is not changed. Fuel counts the values that join an allocation or get a place in the heap; one that is
+refused gets memory of its own.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hloscope.core.ledger.events import BufferPlacement, BufferRefusal, MemoryPe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hloscope.core.analysis.alias import HloBuffer
+    from hloscope.core.analysis.dataflow_values import HloValue
     from hloscope.core.analysis.heap_placement import PlacementStep
     from hloscope.core.analysis.heap_simulator import HeapInterval
     from hloscope.core.buffers.allocation import BufferAllocation, BufferAssignment, Refusal
-    from hloscope.core.analysis.alias import HloBuffer
-    from hloscope.core.analysis.dataflow_values import HloValue
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.ledger.record import Recorder
     from hloscope.core.passes.context import PassContext

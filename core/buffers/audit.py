@@ -63,9 +63,7 @@ def scheduled_module(compile_: RealCompile) -> HloModule | None:
     return module if module.is_scheduled else None
 
 
-def compare_assignment(
-    label: str, ours: BufferAssignment, real: list[ReportAllocation]
-) -> dict[str, Agreement]:
+def compare_assignment(label: str, ours: BufferAssignment, real: list[ReportAllocation]) -> dict[str, Agreement]:
     """The figures of one module against its report."""
     modules, allocations, sizes = Agreement(), Agreement(), Agreement()
     offsets, nonzero, numbers = Agreement(), Agreement(), Agreement()
@@ -123,9 +121,7 @@ def header(one: BufferAllocation, assignment: BufferAssignment) -> tuple[object,
 def compare_ranges(label: str, assignment: BufferAssignment, text: str) -> Agreement:
     """Live ranges against the report."""
     report = read_live_ranges(text)
-    found = {
-        ValueName(value.instruction.name, value.index): ends for value, ends in assignment.ranges.items()
-    }
+    found = {ValueName(value.instruction.name, value.index): ends for value, ends in assignment.ranges.items()}
     result = Agreement()
     for name, real in report.ranges.items():
         subject = f"{label}: {name.instruction}{{{','.join(map(str, name.index))}}}"

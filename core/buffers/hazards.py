@@ -87,7 +87,7 @@ def find_hazards(
     places: Mapping[HloValue, Place],
     report: LiveRangeReport | None = None,
 ) -> list[Hazard]:
-    """All findings on one assignment, by instruction. `report` is the compiler's own live ranges where it wrote them."""
+    """All findings on one assignment, by instruction. `report`: the compiler's own live ranges where it wrote them."""
     finder = _Finder(analysis, live, places)
     found = [*finder.shared_outputs(), *finder.misplaced_reads(), *finder.meetings(), *finder.late_reads()]
     if report is not None:
@@ -117,8 +117,8 @@ class _Finder:
                             "outputs_share_storage",
                             "error",
                             node.name,
-                            f"results {first.short()} and {second.short()} both lie in allocation {place.allocation} at "
-                            f"offset {place.offset}, and both are used: the one that is written last is what both hold",
+                            f"results {first.short()} and {second.short()} both lie in allocation {place.allocation} "
+                            f"at offset {place.offset}, and both are used: the one that is written last is what both hold",
                             (first.short(), second.short()),
                             place.allocation,
                         )
@@ -327,7 +327,9 @@ def lost_donations(first: HloModule, last: HloModule) -> Iterator[Hazard]:
         asked[one.parameter, one.parameter_index] = "asked for as an alias of an output"
     for one in _donors(first.attrs.get("buffer_donor", "{}")):
         asked.setdefault(one, "offered as a buffer donor")
-    used = {(one.parameter, one.parameter_index) for one in entry_aliases(last.attrs.get("input_output_alias", "{}")) or ()}
+    used = {
+        (one.parameter, one.parameter_index) for one in entry_aliases(last.attrs.get("input_output_alias", "{}")) or ()
+    }
     free = [(index, part) for index, part in last.entry.root.shape.leaves()]
     taken = {one.output_index for one in entry_aliases(last.attrs.get("input_output_alias", "{}")) or ()}
     for (number, index), how in asked.items():

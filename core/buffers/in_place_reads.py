@@ -1,7 +1,7 @@
 """Inside a fusion that updates an operand in place: does it still read the operand where it has written already?
 
-The elements of the update are made one after another while the operand's memory is being written. A read at the position
-that is written is harmless; a read of another position that is written as well may see the new value.
+The elements of the update are made one after another while the operand's memory is being written. A read at the
+position that is written is harmless; a read of another position that is written as well may see the new value.
 """
 
 from __future__ import annotations
@@ -149,12 +149,12 @@ def _past_unit_dimensions(node: HloInstruction, axes: list[_Axis]) -> list[_Axis
     return [_Axis(None, (0,)) if size == 1 else next(rest) for size in inner.dimensions]
 
 
-def _compare(
-    read: _Read, written: list[_Axis], sizes: tuple[int, ...], target: HloInstruction
-) -> MisplacedRead | None:
+def _compare(read: _Read, written: list[_Axis], sizes: tuple[int, ...], target: HloInstruction) -> MisplacedRead | None:
     name = read.reader.name
     if read.axes is None:
-        return MisplacedRead(name, f"every element that it writes depends on many elements through {read.reader.opcode}")
+        return MisplacedRead(
+            name, f"every element that it writes depends on many elements through {read.reader.opcode}"
+        )
     # A bitcast between the operand and the update may add and drop dimensions of size 1.
     first_axes = [axis for axis, size in zip(read.axes, read.source.shape.dimensions, strict=True) if size != 1]
     own_axes = [axis for axis, size in zip(written, target.shape.dimensions, strict=True) if size != 1]

@@ -147,7 +147,7 @@ class MemoryMap:
         return max(self.profile, key=lambda one: (one[1], -one[0]))
 
     def at(self, tick: int) -> list[MapValue]:
-        """What is alive at a tick or held by the caller, largest first; of values that take turns, the one that lives."""
+        """What is alive at a tick or held by the caller, largest first; of values that take turns, the last."""
         found: dict[tuple[int, int], MapValue] = {}
         for one in self.allocations:
             for value in one.values if one.color == self.space else ():

@@ -1,4 +1,4 @@
-"""Questions about an assignment: could two values share memory, and what would the peak be if something were otherwise."""
+"""Questions about an assignment: could two values share memory, and what if something were otherwise."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def can_share(assignment: BufferAssignment, first: str, second: str) -> ShareAns
             answer = _pair(assignment, first, second, a, b)
             if not answer.could:
                 return answer
-    return _pair(
-        assignment, first, second, values_named(assignment, first)[0], values_named(assignment, second)[0]
-    )
+    return _pair(assignment, first, second, values_named(assignment, first)[0], values_named(assignment, second)[0])
 
 
 def _pair(assignment: BufferAssignment, first: str, second: str, a: HloValue, b: HloValue) -> ShareAnswer:
@@ -160,8 +158,8 @@ CHANGES = "drop:NAME, donate:N, dtype:NAME=TYPE"
 
 
 def what_if(module: HloModule, backend: Backend, before: BufferAssignment, change: str) -> WhatIf:
-    """The peak if a value were not kept (``drop:NAME``), parameter N were donated (``donate:N``), or a value had another
-    element type (``dtype:NAME=bf16``). Raises UsageError for anything else."""
+    """The peak if a value were not kept (``drop:NAME``), parameter N were donated (``donate:N``), or a value had
+    another element type (``dtype:NAME=bf16``). Raises UsageError for anything else."""
     kind, _, rest = change.partition(":")
     note = ""
     if kind == "drop" and rest:
@@ -187,7 +185,9 @@ def what_if(module: HloModule, backend: Backend, before: BufferAssignment, chang
 
 
 def _together(assignment: BufferAssignment, name: str) -> Sequence[HloValue]:
-    found = {value: None for one in values_named(assignment, name) for value in assignment.analysis.buffer_of(one).values}
+    found = {
+        value: None for one in values_named(assignment, name) for value in assignment.analysis.buffer_of(one).values
+    }
     return list(found)
 
 
@@ -204,9 +204,7 @@ def _resized(value: HloValue, bits: int) -> int:
     return (shape.element_count * bits + 7) // 8
 
 
-def _donate(
-    module: HloModule, backend: Backend, before: BufferAssignment, number: int
-) -> tuple[BufferAssignment, str]:
+def _donate(module: HloModule, backend: Backend, before: BufferAssignment, number: int) -> tuple[BufferAssignment, str]:
     entry = module.entry
     if number >= len(entry.parameters):
         raise UsageError(f"there is no parameter {number}: the entry has {len(entry.parameters)}")

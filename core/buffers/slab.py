@@ -158,7 +158,9 @@ class _Slab:
 
     def _place(self, node: HloInstruction, index: ShapeIndex, shape: Shape) -> tuple[int, int]:
         if shape.is_dynamic or (shape.layout is not None and shape.layout.element_size_in_bits % 8):
-            raise UnsupportedError(f"{node.name} has shape {shape}, whose bytes are not laid out one element after another")
+            raise UnsupportedError(
+                f"{node.name} has shape {shape}, whose bytes are not laid out one element after another"
+            )
         values = self._flow.value_set(node, index)
         if len(values) != 1:
             raise EvaluationError(f"{node.name} may hold {len(values)} values")

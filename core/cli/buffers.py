@@ -28,7 +28,9 @@ _BAR = 24
 @click.argument("path")
 @click.option("--target", metavar="cpu/gpu/h100", help="Whose rules, for a file that does not tell.")
 @click.option("--hazards", is_flag=True, help="Look for wrong sharing of memory; exit code 1 where there is some.")
-@click.option("--can-share", nargs=2, metavar="A B", help="Could two values (name or name{index}) have the same memory?")
+@click.option(
+    "--can-share", nargs=2, metavar="A B", help="Could two values (name or name{index}) have the same memory?"
+)
 @click.option(
     "--what-if", "changes", multiple=True, metavar="CHANGE",
     help="The peak if: drop:NAME, donate:N (parameter number), dtype:NAME=TYPE. May be given again.",
@@ -123,11 +125,15 @@ def _lines(
     running = f" while {found.peak_instruction} runs" if found.peak_instruction else ""
     yield f"peak {size(found.peak_bytes)} at step {found.peak_step} of {len(found.steps)}{running}"
     yield (
-        f"{len(found.allocations)} allocations, {size(found.total_bytes)}; {size(found.fragmentation)} of temporary memory "
-        f"unused at its fullest; {'as the compiler reported' if found.origin == 'xla' else 'assigned by hloscope'}"
+        f"{len(found.allocations)} allocations, {size(found.total_bytes)}; {size(found.fragmentation)} of temporary "
+        f"memory unused at its fullest; {'as the compiler reported' if found.origin == 'xla' else 'assigned by hloscope'}"
     )
     if len(found.spaces) > 1:
-        yield "memory spaces: " + ", ".join(f"{name} {size(count)}" for _, name, count in found.spaces) + "; the peak is of the first"
+        yield (
+            "memory spaces: "
+            + ", ".join(f"{name} {size(count)}" for _, name, count in found.spaces)
+            + "; the peak is of the first"
+        )
     if found.largest:
         yield ""
         yield f"{'size':>10}  {'':<{_BAR}}  value"

@@ -1,7 +1,8 @@
 """Reader of XLA's out-of-memory message: its statistics and its table of the largest buffers, of any back end.
 
-CPU and GPU print ``BufferAssignment OOM Debugging`` with ``Peak buffers``; TPU prints ``Ran out of memory in memory space
-hbm`` with ``Largest program allocations``. Source: ``openxla/xla:xla/service/buffer_assignment.cc#ToVerboseString``.
+CPU and GPU print ``BufferAssignment OOM Debugging`` with ``Peak buffers``; TPU prints ``Ran out of memory in memory
+space hbm`` with ``Largest program allocations``.
+Source: ``openxla/xla:xla/service/buffer_assignment.cc#ToVerboseString``.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ _KEY = re.compile(
     r"^\s*(Size|Operator|Entry Parameter Subshape|XLA Label|XLA label|Shape|Unpadded size|Allocation type):\s*(.*?)\s*$"
 )
 _STAT = re.compile(r"^\s*([a-z_ ]+(?:allocation|fragmentation)):\s+([\d.]+\s*[KMGTP]?i?B)", re.MULTILINE)
-_WANTED = re.compile(r"(?:trying to allocate|failed to allocate|allocating)\s+([\d.]+\s*[KMGTP]?(?:i?B|\s*bytes)?)", re.I)
+_WANTED = re.compile(
+    r"(?:trying to allocate|failed to allocate|allocating)\s+([\d.]+\s*[KMGTP]?(?:i?B|\s*bytes)?)", re.I
+)
 _USED = re.compile(r"Used ([\d.]+[KMGTP]?) of ([\d.]+[KMGTP]?)")
 
 
@@ -113,7 +116,9 @@ def _finish(message: OomMessage, row: dict[str, str] | None) -> None:
             rank=int(row["rank"]),
             size=size,
             shape=row.get("Shape") or row.get("Entry Parameter Subshape"),
-            label=row.get("XLA Label") or row.get("XLA label") or ("parameter" if "Entry Parameter Subshape" in row else None),
+            label=row.get("XLA Label")
+            or row.get("XLA label")
+            or ("parameter" if "Entry Parameter Subshape" in row else None),
             op_name=name[1] if name is not None else None,
             source=(file[1] + (f":{line[1]}" if line is not None else "")) if file is not None else None,
             kind=row.get("Allocation type"),

@@ -1,7 +1,7 @@
 """``hlo-memory-scheduler``: gives every computation an order, the best of several by the simulated peak.
 
-XLA:CPU takes the breadth-first order (``xla_cpu_scheduler_type`` unset or CONCURRENCY_OPTIMIZED) or the depth-first one;
-XLA:GPU takes of list, depth-first and post-order the one with the smallest peak.
+XLA:CPU takes the breadth-first order (``xla_cpu_scheduler_type`` unset or CONCURRENCY_OPTIMIZED) or the depth-first
+one; XLA:GPU takes of list, depth-first and post-order the one with the smallest peak.
 Source: ``openxla/xla:xla/hlo/transforms/simplifiers/hlo_memory_scheduler.cc``, ``xla/service/cpu/cpu_compiler.cc``
 (CreateHloSchedule), ``xla/service/gpu/gpu_hlo_schedule.cc``.
 """
@@ -66,7 +66,7 @@ class HloMemoryScheduler:
 
 
 def choose_schedule(analysis: AliasAnalysis, algorithm: str) -> tuple[Sequences, Mapping[str, int]]:
-    """The order that an algorithm (or the best of several) gives, and the simulated peak in bytes of each that was tried."""
+    """The order that an algorithm (or the best of several) gives, and the simulated peak of each that was tried."""
     computations = [one for one in analysis.module.post_order() if not analysis.dataflow.is_fused(one)]
     names = _CHOICES if algorithm == "best" else (algorithm,)
     orders = {name: schedule_computations(computations, analysis, SCHEDULERS[name]) for name in names}

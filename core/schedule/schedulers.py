@@ -97,9 +97,7 @@ class _ListScheduler:
         self._defined: dict[HloInstruction, int] = {}
         flow = analysis.dataflow
         for node in computation:
-            values = {
-                value: None for one in node.operands for held in flow.sets(one).values() for value in held
-            }
+            values = {value: None for one in node.operands for held in flow.sets(one).values() for value in held}
             self._uses[node] = tuple(values)
             for value in values:
                 self._unread[value] = self._unread.get(value, 0) + 1

@@ -184,7 +184,9 @@ class Buffers:
             for value in one.values:
                 twin = own.values.get((value.name, value.index))
                 values.append(
-                    value if twin is None else replace(value, live=value.live or twin.live, uses=value.uses or twin.uses)
+                    value
+                    if twin is None
+                    else replace(value, live=value.live or twin.live, uses=value.uses or twin.uses)
                 )
             made.append(replace(one, values=tuple(values)))
         memory.allocations = made

@@ -1,4 +1,4 @@
-"""Questions about memory put to the real compiler: the program compiled with and without the change, without a device."""
+"""Questions about memory put to the real compiler: the program with and without the change, without a device."""
 
 from __future__ import annotations
 

@@ -25,5 +25,5 @@ def schedule_for_buffers(module: HloModule, target: str | None) -> list[str]:
     CopyInsertion().run(module, ctx)
     HloMemoryScheduler().run(module, ctx)
     return [
-        "the module is not scheduled: hloscope's own copy-insertion and memory scheduler ran first, nothing was optimized"
+        "the module is not scheduled: copy-insertion and the memory scheduler of hloscope ran first, no optimization"
     ]

@@ -10,11 +10,12 @@ import click
 
 from hloscope.core.cli.output import Column, TableOptions, emit_table, table_options
 from hloscope.core.cli.progress import progress
-from hloscope.core.errors import Diagnostic, HloscopeError
+from hloscope.core.errors import Diagnostic, HloscopeError, ParseError
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.text import PrintOptions, module_lines
 from hloscope.core.text.names import as_xla_reads
 from hloscope.core.text.reader import read_text
+from hloscope.core.text.scan import LineMap
 from hloscope.core.views.inputs import Input, read_hlo_text, require_hlo_file
 
 STYLES = ("dump", "short", "canonical", "long", "xla")
@@ -36,6 +37,8 @@ class Parsed:
     """Whether the parser of jaxlib 0.10.2 refuses the text; None where nobody looked."""
     unusable: HloscopeError | None = None
     """Why the file could not be read at all."""
+    lines: LineMap | None = None
+    """Places in the text, for findings that name more than one."""
 
     @property
     def ok(self) -> bool:
@@ -74,6 +77,8 @@ def command(
     with a position. Without it "xla_would_reject" in --json says what --strict would have found.
     """
     as_rows = table.json or table.jsonl
+    # Bytes that are not UTF-8 are printed as they were read; JSON shows them as escapes.
+    getattr(sys.stdout, "reconfigure", _keep)(errors="backslashreplace" if as_rows else "surrogateescape")
     inputs: list[Input | str] = list(files)
     if len(files) == 1 and not as_rows:
         inputs = [require_hlo_file(files[0])]  # what cannot be used at all is one line, not a table
@@ -106,6 +111,10 @@ def command(
     return 0 if all(result.ok for result in results) else 1
 
 
+def _keep(**_: str) -> None:
+    """Stands in for the method of a stream that has none."""
+
+
 def print_options(style: str, metadata: bool | None = None) -> PrintOptions:
     """The printer's options of a style."""
     from dataclasses import replace
@@ -136,25 +145,26 @@ def _parse(given: Input | str, strict: bool, *, judge: bool) -> tuple[Parsed, Hl
     """Read one file; with `judge` (and with `strict`) also find what XLA's own parser refuses."""
     file = given if isinstance(given, str) else given.path
     try:
-        text = read_hlo_text(given)
+        text = read_hlo_text(given, keep_mark=True)
     except HloscopeError as error:
-        return Parsed(file, 0, (), (), unusable=error), None
+        # What is there and is no HLO is nothing that XLA's parser would take.
+        return Parsed(file, 0, (), (), True if isinstance(error, ParseError) else None, unusable=error), None
     result = read_text(text, check=strict or judge)
     errors = [one for one in result.diagnostics if one.severity == "error"]
     notes = [one for one in result.diagnostics if one.severity != "error"]
     if strict:
-        errors = sorted([*errors, *result.objections], key=lambda one: one.offset)
+        errors = result.refusals()
         notes = []
     module = result.module
     if module is None and not errors:
         errors = [Diagnostic("no HLO module in the text", 1, 1, 1, 1)]
     refused = result.xla_would_reject if strict or judge else True if errors else None
     count = module.instruction_count if module is not None else 0
-    return Parsed(file, count, tuple(errors), tuple(notes), refused), module
+    return Parsed(file, count, tuple(errors), tuple(notes), refused, lines=LineMap(text)), module
 
 
 def _row(result: Parsed) -> dict[str, object]:
-    errors = [{"line": one.line, "column": one.column, "message": one.message} for one in result.errors]
+    errors = [_finding(one, result.lines) for one in result.errors]
     if result.unusable is not None:
         errors = [{"line": result.unusable.line, "column": result.unusable.column, "message": result.unusable.message}]
     return {
@@ -164,7 +174,18 @@ def _row(result: Parsed) -> dict[str, object]:
         "error": result.first,
         "errors": errors,
         "xla_would_reject": result.xla_would_reject,
+        "notes": [_finding(one, result.lines) for one in result.notes],
     }
+
+
+def _finding(one: Diagnostic, lines: LineMap | None) -> dict[str, object]:
+    row: dict[str, object] = {"line": one.line, "column": one.column, "message": one.message, "code": one.code}
+    if one.severity != "error":
+        row["severity"] = one.severity
+    if one.related and lines is not None:
+        places = [(*lines.position(start), what) for start, _, what in one.related]
+        row["related"] = [{"line": line, "column": column, "message": what} for line, column, what in places]
+    return row
 
 
 def _emit(rows: Iterator[dict[str, object]], table: TableOptions, results: list[Parsed]) -> None:
@@ -175,6 +196,7 @@ def _emit(rows: Iterator[dict[str, object]], table: TableOptions, results: list[
         Column("error"),
         Column("errors", hidden=True),
         Column("xla_would_reject", hidden=True),
+        Column("notes", hidden=True),
     ]
     emit_table(rows, columns, table)
     for _ in rows:  # a limit ends the table, not the checking

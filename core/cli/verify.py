@@ -13,8 +13,8 @@ from hloscope.core.cli.output import Column, TableOptions, emit_table, select_ro
 from hloscope.core.cli.progress import progress
 from hloscope.core.errors import HloscopeError
 from hloscope.core.hlo.verifier import Finding, VerifierOptions, options_for, verify
-from hloscope.core.text import load_module
 from hloscope.core.text.module_index import ModuleIndex
+from hloscope.core.text.reader import ReadResult, read_text, sound_module
 from hloscope.core.views.inputs import Input, classify, read_hlo_text
 
 _COLUMNS = (Column("file"), Column("ok"), Column("findings", show=lambda found: str(len(cast("list[object]", found)))))
@@ -54,6 +54,7 @@ def command(
     HloVerifier; each finding has a code (see docs/verifier.md). Exit 1 where there is a finding, 2 where a file cannot
     be read.
     """
+    getattr(sys.stdout, "reconfigure", _keep)(errors="backslashreplace")  # names may hold bytes that are not UTF-8
     opened: dict[str, Input] = {}
     if len(files) == 1 and not table.json and not table.jsonl:
         # A file that cannot be used at all is one line. What was read to see that is kept: a pipe gives it only once.
@@ -90,16 +91,32 @@ def command(
     return 0 if all(row["ok"] for row in rows) else 1
 
 
+def _keep(**_: str) -> None:
+    """Stands in for the method of a stream that has none."""
+
+
 def _verify(file: str, given: Input | str, asked: _Asked) -> tuple[dict[str, object], HloscopeError | None]:
     try:
         text = read_hlo_text(given)
-        module = load_module(text, file)
+        result = read_text(text)
+        module = sound_module(result, file)
     except HloscopeError as error:
         fault = Finding("unreadable", error.message, line=error.line)
         return {"file": file, "ok": False, "findings": [asdict(fault)]}, error
     options = _options(options_for(module), asked)
-    findings = verify(module, options, first_only=asked.first, line_of=_line_of(text))
+    findings = _told(result)
+    if not (findings and asked.first):
+        findings += verify(module, options, first_only=asked.first, line_of=_line_of(text))
     return {"file": file, "ok": not findings, "findings": [asdict(one) for one in findings]}, None
+
+
+def _told(result: ReadResult) -> list[Finding]:
+    """What only the text shows: shapes before operands that are not the operands'."""
+    return [
+        Finding("operand-shape", one.message, line=one.line)
+        for one in result.diagnostics
+        if one.code == "operand-shape"
+    ]
 
 
 def _options(options: VerifierOptions, asked: _Asked) -> VerifierOptions:
@@ -121,6 +138,9 @@ def _line_of(text: str) -> Callable[[str, str], int | None]:
         if not made:
             made.append(ModuleIndex.from_text(text))
         index = made[0]
+        if not computation:
+            header = text.find("HloModule")
+            return text.count("\n", 0, header) + 1 if header >= 0 else None
         number = index.find_computation(computation)
         if number is None:
             return None
@@ -144,6 +164,7 @@ def _print(rows: list[Mapping[str, object]]) -> None:
             name = f" %{one['instruction']}" if one["instruction"] is not None else ""
             inside = f" in %{one['computation']}" if one["computation"] is not None else ""
             message = " ".join(str(one["message"]).split())
-            print(f"{where}:{name}{inside}: {message} [{one['code']}]")
+            named = f"{name}{inside}:" if name or inside else ""
+            print(f"{where}:{named} {message} [{one['code']}]")
         if len(findings) > _SHOWN:
             print(f"{row['file']}: and {len(findings) - _SHOWN} more findings")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -281,12 +282,16 @@ def parse_replica_groups(text: str) -> tuple[tuple[int, ...], ...]:
         return parse_pairs(body)
     found = _IOTA.match(body.replace(" ", ""))
     if found is None:
+        if "mesh" not in body:
+            raise ParseError(f"expected replica groups, got {text[:40]!r}")
         from hloscope.core.errors import UnsupportedError
 
         raise UnsupportedError(f"replica groups of the form {text[:40]!r}")
     import numpy
 
     groups, sizes = ([int(p) for p in found[i].split(",")] for i in (1, 2))
+    if len(groups) != 2 or groups[0] * groups[1] != prod(sizes):
+        raise ParseError(f"replica groups are an iota of two dimensions that it fills, not {text[:40]!r}")
     ids = numpy.arange(int(numpy.prod(sizes))).reshape(sizes)
     if found[3]:
         ids = ids.transpose([int(p) for p in found[3].split(",")])

@@ -215,11 +215,11 @@ class Shape:
         return shape
 
 
-_B = r"(?:\s|/\*.*?\*/|//[^\n\r]*)"
-_SPACE = re.compile(rf"{_B}*", re.S)
+_BLANKS = r"(?>(?:\s++|//[^\n\r]*+|/\*(?>(?:[^*]++|\*(?!/))*)\*/)*)"
+_SPACE = re.compile(_BLANKS)
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\s*\[\s*((?:<=\s*\d+|\?|\d+)?(?:\s*,\s*(?:<=\s*\d+|\?|\d+))*)\s*\]")
 # A brace after a shape is a layout only when a number or a colon follows; else it opens a computation body.
-_LAYOUT = re.compile(rf"{_B}*\{{(?={_B}*(?:-?\d|:))", re.S)
+_LAYOUT = re.compile(rf"{_BLANKS}\{{(?={_BLANKS}(?:-?\d|:))")
 _PLAIN_LAYOUT = re.compile(r"\{([\d,\s\-]*)\}")
 MAX_TUPLE_DEPTH = 300
 """How deep tuples may be nested; XLA has no bound of its own, programs have a handful."""

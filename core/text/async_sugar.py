@@ -66,9 +66,12 @@ def make_async(
     wrapped, opcode = sugar
     if opcode != "async-start":
         producer = node.operand(0) if node.operand_count else None
-        if producer is None or producer.opcode not in ("async-start", "async-update") or node.operand_count != 1:
+        many = node.operand_count != 1
+        if many or producer is None or producer.opcode not in ("async-start", "async-update"):
             reading.object(f"{node.opcode} takes the asynchronous instruction before it as its one operand", at)
-            return
+            # Newer than 0.10.2: more operands of an update bind more parameters.
+            if producer is None or producer.opcode not in ("async-start", "async-update") or opcode == "async-done":
+                return
         computation = wrapped_computation(producer)
         if computation is not None and computation.root.opcode != wrapped:
             reading.object(f"{node.opcode} ends a chain that began with {computation.root.opcode}", at)

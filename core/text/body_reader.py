@@ -20,15 +20,15 @@ from hloscope.core.text.line_pattern import DIGITS, INDEX_COMMENT, LINE, PAIRS, 
 from hloscope.core.text.opcode_syntax import SYNTAX, syntax_of
 from hloscope.core.text.operand_reader import MAX_DEPTH, OPCODE, WORD, read_operands
 from hloscope.core.text.reading import Reading, Stop, TooDeep, without_comments
-from hloscope.core.text.scan import B, attribute_end, instruction_end, match_bracket, skip_blank, value_end
+from hloscope.core.text.scan import BLANKS, attribute_end, instruction_end, match_bracket, skip_blank, value_end
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.shape import Shape
 
-_ATTR = re.compile(rf"{B}*,{B}*([A-Za-z_][\w.\-]*){B}*={B}*", re.S)
-_DEFINE = re.compile(rf"(ROOT{B}+)?(%?)([A-Za-z_][\w.\-]*){B}*={B}*", re.S)
+_ATTR = re.compile(rf"{BLANKS},{BLANKS}([A-Za-z_][\w.\-]*){BLANKS}={BLANKS}", re.S)
+_DEFINE = re.compile(rf"(ROOT(?=[\s/]){BLANKS})?(%?)([A-Za-z_][\w.\-]*){BLANKS}={BLANKS}", re.S)
 _SIMPLE_OPERANDS = re.compile(r"[^()\"{}\[\]/#]*\)")
-_OPENS_BODY = re.compile(rf"\{{{B}*(?:ROOT{B}+)?%?[A-Za-z_][\w.\-]*{B}*=(?!=)", re.S)
+_OPENS_BODY = re.compile(rf"\{{{BLANKS}(?:ROOT(?=[\s/]){BLANKS})?%?[A-Za-z_][\w.\-]*{BLANKS}=(?!=)", re.S)
 
 
 class BodyReader:
@@ -42,6 +42,7 @@ class BodyReader:
         """Where each node's text begins."""
         self.defined: dict[str, HloInstruction] = {}
         self.root: HloInstruction | None = None
+        self._root_at = 0
         self.depth = depth
         """How many computations and instructions this one is written inside."""
         self.single = single
@@ -202,8 +203,8 @@ class BodyReader:
 
     def _set_root(self, node: HloInstruction, at: int) -> None:
         if self.root is not None:
-            self.reading.report("a second ROOT in one computation", at, at + 4, code="duplicate-root")
-        self.root = node
+            self.reading.twice("a second ROOT in one computation", at, at + 4, self._root_at, "duplicate-root")
+        self.root, self._root_at = node, at
 
     # ---------------------------------------------------------------- one instruction, by hand
     def read_one(self) -> HloInstruction:
@@ -222,13 +223,9 @@ class BodyReader:
         other = self.defined.get(name)
         if other is not None:
             at = self.starts[self.nodes.index(other)]
-            reading.report(
-                f"%{name} is defined twice in computation %{self.computation.name}",
-                head.start(3),
-                head.end(3),
-                code="duplicate-name",
-                related=((at, at + len(name) + 1, "first defined here"),),
-            )
+            found = re.compile(re.escape(name)).search(text, at)  # behind ROOT and the percent sign
+            what = f"%{name} is defined twice in computation %{self.computation.name}"
+            reading.twice(what, *head.span(3), found.start() if found is not None else at, "duplicate-name")
         else:
             self.defined[name] = node
         self.nodes.append(node)
@@ -304,6 +301,7 @@ class BodyReader:
         sugar = async_parts(node.opcode)
         wrapped = SYNTAX[sugar[0]].rank if sugar is not None and node.opcode not in OPCODES else {}
         places: dict[str, int] = {}
+        key_at: dict[str, int] = {}
         pos = reading.pos
         while True:
             attr = _ATTR.match(text, pos)
@@ -313,7 +311,8 @@ class BodyReader:
             again = key in places
             if again:
                 what = f"attribute {key} is given twice"
-                reading.report(what, attr.start(1), attr.end(1), code="duplicate-attribute")
+                reading.twice(what, *attr.span(1), key_at.get(key, places[key]), "duplicate-attribute")
+            key_at.setdefault(key, attr.start(1))
             if reading.check and text[attr.end(1)] != "=":
                 reading.object(f"a blank between {key} and '='", attr.end(1))
             if key not in syntax.rank and key not in wrapped and key != "async_execution_thread":
@@ -337,7 +336,7 @@ class BodyReader:
             pos = stop
         reading.pos = pos
         rest = text[pos : pos + 1]
-        if rest and rest not in "\n\r \t}/":
+        if rest and rest not in "\n\r \t}/\0" and not "\udc80" <= rest <= "\udcff":
             raise Stop(f"unexpected {reading.glance(pos)} after %{name}", pos)
         after = skip_blank(text, pos)
         if after < len(text) and text[after] in ",)":

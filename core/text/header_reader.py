@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from hloscope.core.hlo.attributes import unquote
 from hloscope.core.hlo.stack_frames import FileLocation, StackFrame
 from hloscope.core.text.header_forms import MODULE_ATTRIBUTES
-from hloscope.core.text.scan import B, attribute_end, skip_blank
+from hloscope.core.text.scan import BLANKS, attribute_end, skip_blank
 
 if TYPE_CHECKING:
     from hloscope.core.text.reading import Reading
 
-_MODULE = re.compile(rf"HloModule{B}+%?([^\s,{{:/]+):?", re.S)
-_ATTR = re.compile(rf"{B}*,{B}*([A-Za-z_][\w.\-]*){B}*={B}*", re.S)
+_MODULE = re.compile(rf"HloModule(?=[\s/]){BLANKS}%?([^\s,{{:/]+):?", re.S)
+_ATTR = re.compile(rf"{BLANKS},{BLANKS}([A-Za-z_][\w.\-]*){BLANKS}={BLANKS}", re.S)
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _TABLE_HEAD = re.compile(r"(FileNames|FunctionNames|FileLocations|StackFrames)\b(?=\s)")
-_TABLE_STRING = re.compile(rf"{B}*(-?\d+)(?:{B}*(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'))?", re.S)
-_TABLE_ROW = re.compile(rf"{B}*(-?\d+){B}*\{{([^}}]*)\}}", re.S)
+_TABLE_STRING = re.compile(rf"{BLANKS}(-?\d+)(?:{BLANKS}(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'))?", re.S)
+_TABLE_ROW = re.compile(rf"{BLANKS}(-?\d+){BLANKS}\{{([^}}]*)\}}", re.S)
 _FIELD = re.compile(r"(\w+)=(-?\d{1,18})")
 _LOCATION = ("file_name_id", "function_name_id", "line", "end_line", "column", "end_column")
 _FRAME = ("file_location_id", "parent_frame_id")
@@ -50,6 +50,7 @@ def read_header(reading: Reading) -> bool:
         check_walk(reading, reading.pos, walk_module_name)
     reading.pos = found.end()
     attrs = reading.module.attrs
+    key_at: dict[str, int] = {}
     while True:
         attr = _ATTR.match(text, reading.pos)
         if attr is None:
@@ -63,7 +64,8 @@ def read_header(reading: Reading) -> bool:
         if reading.check and text[attr.end(1)] != "=":
             reading.object(f"a blank between {key} and '='", attr.end(1))
         if key in attrs:
-            reading.report(f"attribute {key} is given twice", attr.start(1), attr.end(1), code="duplicate-attribute")
+            reading.twice(f"attribute {key} is given twice", *attr.span(1), key_at[key], "duplicate-attribute")
+        key_at.setdefault(key, attr.start(1))
         if key not in MODULE_ATTRIBUTES:
             reading.unknown("module attribute", key, attr.start(1))
         elif reading.check:

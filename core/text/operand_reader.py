@@ -13,14 +13,14 @@ from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.opcodes import OPCODES
 from hloscope.core.text.async_sugar import async_parts
 from hloscope.core.text.reading import Stop, TooDeep
-from hloscope.core.text.scan import B, match_bracket, skip_blank
+from hloscope.core.text.scan import BLANKS, match_bracket, skip_blank
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.shape import Shape
     from hloscope.core.text.body_reader import BodyReader
 
-OPCODE = re.compile(rf"{B}*([A-Za-z][\w\-]*){B}*\(", re.S)
-WORD = re.compile(rf"%?([A-Za-z_][\w.\-]*)((?:{B}*#{B}*\d+)*):?", re.S)
+OPCODE = re.compile(rf"{BLANKS}([A-Za-z][\w\-]*){BLANKS}\(", re.S)
+WORD = re.compile(rf"%?([A-Za-z_][\w.\-]*)((?:{BLANKS}#{BLANKS}\d+)*):?", re.S)
 MAX_DEPTH = 900
 """How deep instructions and computations may be written in one another; about where XLA's parser runs out of stack."""
 

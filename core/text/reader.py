@@ -22,16 +22,23 @@ from hloscope.core.text.body_reader import BodyReader
 from hloscope.core.text.header_reader import read_header, read_tables, without_log_prefixes
 from hloscope.core.text.line_pattern import COMPUTATION_HEAD
 from hloscope.core.text.reading import Reading, Stop, TooDeep
-from hloscope.core.text.scan import B, match_bracket, skip_blank
+from hloscope.core.text.scan import BLANKS, match_bracket, skip_blank
+from hloscope.core.text.strict_syntax import (
+    check_characters,
+    check_walk,
+    note_bytes,
+    walk_computation_head,
+    walk_right_side,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from hloscope.core.hlo.shape import Shape
 
-_HEAD = re.compile(rf"(ENTRY{B}+)?(%?)([A-Za-z_][\w.\-]*):?{B}*", re.S)
-_THREAD = re.compile(rf"{B}*,{B}*execution_thread{B}*={B}*(\"[^\"]*\"|'[^']*')", re.S)
-_SINGLE = re.compile(rf"(?:ROOT{B}+)?%?[A-Za-z_][\w.\-]*{B}*=(?!=)", re.S)
+_HEAD = re.compile(rf"(ENTRY(?=[\s/]){BLANKS})?(%?)([A-Za-z_][\w.\-]*):?{BLANKS}", re.S)
+_THREAD = re.compile(rf"{BLANKS},{BLANKS}execution_thread{BLANKS}={BLANKS}(\"[^\"]*\"|'[^']*')", re.S)
+_SINGLE = re.compile(rf"(?:ROOT(?=[\s/]){BLANKS})?%?[A-Za-z_][\w.\-]*{BLANKS}=(?!=)", re.S)
 _SHAPE_FIRST = re.compile(r"(?:[a-z]\w*\s*\[|\()")
 _BOM = "\ufeff"
 
@@ -52,6 +59,16 @@ class ReadResult:
         """Whether the parser of jaxlib 0.10.2 refuses the text, as far as errors and objections say."""
         return self.module is None or bool(self.objections) or any(d.severity == "error" for d in self.diagnostics)
 
+    def refusals(self) -> list[Diagnostic]:
+        """Errors and objections in text order, each fault once: an error says more than an objection to its line."""
+        errors = [d for d in self.diagnostics if d.severity == "error"]
+        lines, places = {d.line for d in errors}, set[int]()
+        for one in self.objections:
+            if one.line not in lines and one.offset not in places:
+                places.add(one.offset)
+                errors.append(one)
+        return sorted(errors, key=lambda d: d.offset)
+
 
 class Reader:
     """Reads one text; use `read_text`, `parse_module` or `load_module`."""
@@ -67,9 +84,9 @@ class Reader:
         text = reading.text
         if text.startswith(_BOM):
             reading.pos = 1
+        if not text.isascii() or "\0" in text:
+            note_bytes(reading)
         if reading.check:
-            from hloscope.core.text.strict_syntax import check_characters
-
             check_characters(reading)
         reading.pos = skip_blank(text, reading.pos)
         self._skip_to_header()
@@ -135,8 +152,9 @@ class Reader:
                 last = computation
                 if is_entry:
                     if entry is not None:
-                        reading.report("a second ENTRY computation", before, before + 5, code="duplicate-entry")
-                    entry = computation
+                        what = "a second ENTRY computation"
+                        reading.twice(what, before, before + 5, self._entry_at, "duplicate-entry")
+                    entry, self._entry_at = computation, before
             if reading.pos <= before:
                 reading.pos = before + 1
         return entry if entry is not None else last
@@ -167,8 +185,6 @@ class Reader:
                 node = body.read_one()
             else:
                 if reading.check:
-                    from hloscope.core.text.strict_syntax import check_walk, walk_right_side
-
                     check_walk(reading, reading.pos, walk_right_side)
                 node = body.read_rest("_", reading.pos, reading.pos)
                 body.nodes.append(node)
@@ -199,8 +215,6 @@ class Reader:
         reading = self.reading
         text, start = reading.text, reading.pos
         if reading.check:
-            from hloscope.core.text.strict_syntax import check_walk, walk_computation_head
-
             check_walk(reading, start, walk_computation_head)
         quick = COMPUTATION_HEAD.match(text, start)
         if quick is not None:
@@ -257,13 +271,8 @@ class Reader:
             reading.report(f"the text ends inside computation %{name}", end, end, code="truncated")
         other = reading.by_name.get(name)
         if other is not None:
-            reading.report(
-                f"computation %{name} is defined twice",
-                name_at,
-                name_at + len(name),
-                code="duplicate-computation",
-                related=((other[1], other[1] + len(name), "first defined here"),),
-            )
+            what = f"computation %{name} is defined twice"
+            reading.twice(what, name_at, name_at + len(name), other[1], "duplicate-computation")
         else:
             reading.by_name[name] = (computation, name_at)
         thread = _THREAD.match(text, reading.pos)
@@ -386,18 +395,19 @@ def parse_module(text: str, *, strict: bool = False) -> tuple[HloModule | None, 
     kept, and noted with severity ``information``.
     """
     result = read_text(text, check=strict)
-    found = list(result.diagnostics)
-    if strict:
-        found = sorted([*(d for d in found if d.severity == "error"), *result.objections], key=lambda d: d.offset)
-    return result.module, found
+    return result.module, result.refusals() if strict else list(result.diagnostics)
 
 
 def load_module(text: str, path: str | None = None, *, strict: bool = False) -> HloModule:
     """Read HLO text that must be right. Raises ParseError (with `path`, line and column) on the first error."""
-    module, diagnostics = parse_module(text, strict=strict)
-    for diagnostic in diagnostics:
+    return sound_module(read_text(text, check=strict), path, strict=strict)
+
+
+def sound_module(result: ReadResult, path: str | None = None, *, strict: bool = False) -> HloModule:
+    """The module of a text that was read. Raises ParseError on the first error, as `load_module` does."""
+    for diagnostic in result.refusals() if strict else result.diagnostics:
         if diagnostic.severity == "error":
             raise diagnostic.error(path)
-    if module is None:
+    if result.module is None:
         raise ParseError("no HLO module in the text", path=path)
-    return module
+    return result.module

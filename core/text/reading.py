@@ -92,6 +92,18 @@ class Reading:
         """Note a finding about a span of the text."""
         self.diagnostics.append(self._finding(message, start, end, code, severity, related))
 
+    def twice(self, what: str, start: int, end: int, first: int, code: str) -> None:
+        """Report what is there a second time; the message and `related` both name the first place."""
+        line, _ = self.position(first)
+        related = ((first, first + end - start, "the first is here"),)
+        self.report(f"{what}; the first is in line {line}", start, end, code=code, related=related)
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """1-based line and column of an offset."""
+        if self._lines is None:
+            self._lines = LineMap(self.text)
+        return self._lines.position(offset)
+
     def object(self, message: str, start: int, end: int | None = None, *, code: str = "xla-syntax") -> None:
         """Note what XLA's parser refuses though it is read here."""
         stop = min(start + 1, len(self.text)) if end is None else end
@@ -115,10 +127,8 @@ class Reading:
         severity: Severity,
         related: tuple[tuple[int, int, str], ...],
     ) -> Diagnostic:
-        if self._lines is None:
-            self._lines = LineMap(self.text)
-        line, column = self._lines.position(start)
-        end_line, end_column = self._lines.position(end)
+        line, column = self.position(start)
+        end_line, end_column = self.position(end)
         return Diagnostic(message, line, column, end_line, end_column, severity, code, start, end, related)
 
     def glance(self, pos: int) -> str:

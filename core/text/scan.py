@@ -7,9 +7,9 @@ from bisect import bisect_right
 
 from hloscope.core.hlo.attributes import skip_string
 
-B = r"(?:[\s]|//[^\n\r]*|/\*.*?\*/)"
-"""One blank or one comment, as a piece of a pattern (with `re.S`)."""
-BLANK = re.compile(rf"{B}*", re.S)
+BLANKS = r"(?>(?:[\s\0\udc80-\udcff]++|//[^\n\r]*+|/\*(?>(?:[^*]++|\*(?!/))*)\*/)*)"
+"""Blanks, comments and stray bytes, as a piece of a pattern; atomic, so that it is walked over once."""
+BLANK = re.compile(BLANKS)
 NAME = re.compile(r"%?([A-Za-z_][\w.\-]*)")
 _STRUCTURE = re.compile(r"[\"(){}\[\]]")
 _BARE = re.compile(r"(?:<=|->|\[[^\]]*\]|\([^()]*\)|[^\s,(){}\[\]\"'])+")

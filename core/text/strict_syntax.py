@@ -27,6 +27,7 @@ KEYWORDS = frozenset(
 """Words that are no names unless ``%`` stands in front or ``:`` behind."""
 
 _FOREIGN = re.compile(r"[^\t\n\r -~]")
+_STRAY = re.compile("[\0\udc80-\udcff]")
 _OUTSIDE = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|/\*.*?\*/|//[^\n\r]*|[^\t\n\r -~]", re.S)
 
 
@@ -39,6 +40,15 @@ def check_walk(reading: Reading, start: int, walk: Callable[[Cursor], None]) -> 
         reading.object(bad.message, min(at, len(reading.text)))
         return False
     return True
+
+
+def note_bytes(reading: Reading) -> None:
+    """Warn of the first byte that is not UTF-8 text, or is zero; such bytes are kept and printed back."""
+    found = _STRAY.search(reading.text)
+    if found is not None:
+        byte = ord(found[0]) & 0xFF
+        what = "a zero byte" if not byte else f"byte 0x{byte:02x}, which is not UTF-8 text,"
+        reading.report(f"{what} is kept", found.start(), found.end(), code="stray-byte", severity="warning")
 
 
 def check_characters(reading: Reading) -> None:

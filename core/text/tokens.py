@@ -15,12 +15,12 @@ from hloscope.core.text.scan import brace_end
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SKIP = r"(?:[ \t\n\r]+|//[^\n\r]*|/\*.*?\*/)*"
+_SKIP = r"(?>(?:[ \t\n\r]++|//[^\n\r]*+|/\*(?>(?:[^*]++|\*(?!/))*)\*/)*)"
 # Order as in the lexer: floats, dim labels, 1x2x3, padding, integers. A word before ':' or '=' is a name or a key.
 _TOKEN = re.compile(
     _SKIP
     + r"""(?:
-      (?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
+      (?P<string>"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"|'[^'\\]*+(?>(?:\\.[^'\\]*+)*)')
     | (?P<arrow>->)
     | (?P<percent>%[A-Za-z_][A-Za-z0-9_.\-]*)
     | (?P<name>[A-Za-z_][A-Za-z0-9_.\-]*:)

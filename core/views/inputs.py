@@ -103,8 +103,11 @@ def require_hlo_file(given: Input | str) -> Input:
     return found
 
 
-def read_hlo_text(given: Input | str) -> str:
+def read_hlo_text(given: Input | str, *, keep_mark: bool = False) -> str:
     """The HLO text of a single file: text, gzip text, or a proto turned into text by a child process.
+
+    Bytes that are not UTF-8 come as surrogate escapes; the reader says where. A byte order mark is left out unless
+    `keep_mark`.
 
     Raises ``ParseError`` for what is not HLO, ``UnsupportedError`` for StableHLO, ``DumpError`` for a proto without a
     module and for a dump or ledger, which hold many, ``CompileError`` where the child process fails.
@@ -120,20 +123,7 @@ def read_hlo_text(given: Input | str) -> str:
         except HloscopeError as error:
             error.path = error.path or found.path
             raise
-    return decode(data, found.path)
-
-
-def decode(data: bytes, path: str) -> str:
-    """Bytes of HLO text as text, without the BOM that editors add. Raises ``ParseError`` at the first byte that is not
-    UTF-8."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
-        raise ParseError(
-            f"byte 0x{data[error.start]:02x} is not UTF-8 text", path=path, line=line, column=column
-        ) from None
+    return data.decode("utf-8" if keep_mark else "utf-8-sig", "surrogateescape")
 
 
 def looks_like_hlo(head: str) -> bool:
@@ -175,13 +165,11 @@ def _first_word(text: str) -> tuple[int, int]:
 
 
 def _as_text(head: bytes) -> str | None:
-    if b"\0" in head:
-        return None
-    try:
-        return head.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        # A character that the window cuts in two is no fault.
-        return head[: error.start].decode("utf-8-sig") if error.start >= len(head) - 3 else None
+    """The front of a file as text, None where it is binary: text may hold a few stray bytes if it begins like HLO."""
+    text = head.decode("utf-8-sig", "surrogateescape")
+    # A character that the window cuts in two is no fault.
+    stray = sum("\udc80" <= ch <= "\udcff" or ch == "\0" for ch in text[:-3])
+    return None if stray and (stray > 8 + len(text) // 50 or not looks_like_hlo(text)) else text
 
 
 def _proto_like(head: bytes) -> bool:

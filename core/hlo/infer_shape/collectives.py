@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from hloscope.core.hlo.infer_shape.base import InferenceError, expect_array, flags_of, human, invalid, make, scalar
@@ -186,12 +187,20 @@ def all_to_all(request: Request) -> Shape:
     for i, other in enumerate(request.operands):
         if other.is_unbounded:
             invalid("AllToAllTuple does not support unbounded dynamic shapes")
-        if other is not first and not first.compatible(other):
+        if other is not first and not _same_but_space(first, other):
             invalid(
                 "HLO all-to-all has operands with different shapes: the 0th operand shape "
                 f"{human(first)}, but the {i}th operand has shape {human(other)}."
             )
     return Shape.tuple_(request.operands)
+
+
+def _same_but_space(a: Shape, b: Shape) -> bool:
+    """Equal shapes, layouts included, in whatever memory space."""
+    a, b = a.with_default_layout(), b.with_default_layout()
+    if a.layout is not None and b.layout is not None:
+        b = b.with_layout(replace(b.layout, memory_space=a.layout.memory_space))
+    return a == b
 
 
 def ragged_all_to_all(request: Request) -> Shape:

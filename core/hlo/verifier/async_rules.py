@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hloscope.core.hlo.hashing import computation_hash
 from hloscope.core.hlo.shape import Shape
 from hloscope.core.hlo.verifier.context import (
     ASYNC_PRODUCERS,
@@ -18,6 +19,7 @@ from hloscope.core.hlo.verifier.equality import ShapeEqual
 from hloscope.core.hlo.verifier.findings import broken
 
 if TYPE_CHECKING:
+    from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.infer_shape import Request
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.verifier.context import Context
@@ -47,7 +49,9 @@ def check(context: Context, op: HloInstruction, request: Request) -> None:
 
 
 def _is_prefix(context: Context, short: Shape, whole: Shape) -> bool:
-    """`ShapeUtil::IsPrefix`: the same shape, or a tuple of the first elements."""
+    """`ShapeUtil::IsPrefix`: the same shape, a tuple of the first elements, or an empty tuple."""
+    if short.is_tuple and not short.tuple_shapes:
+        return True
     if short.is_tuple and whole.is_tuple:
         return len(short.tuple_shapes) <= len(whole.tuple_shapes) and all(
             _is_prefix(context, a, b) for a, b in zip(short.tuple_shapes, whole.tuple_shapes, strict=False)
@@ -118,13 +122,22 @@ def _producer(op: HloInstruction, name: str) -> HloInstruction:
             f"{name} expects operand to trace to async-start or async-update, found {op.operand(0).opcode}.",
         )
     mine, other = wrapped_computation(op), wrapped_computation(producer)
-    if mine is not other:
+    if mine is None or other is None or not _identical(mine, other):
         broken(
             "async-shape",
             f"The {op.opcode} expects its wrapped async computation to be identical to its operand's wrapped async "
             f"computation ({mine.name if mine else 'null'} vs {other.name if other else 'null'}).",
         )
     return producer
+
+
+def _identical(a: HloComputation, b: HloComputation) -> bool:
+    """Whether two computations do the same in the same way, whatever their instructions are called."""
+    if a is b:
+        return True
+    if thread_of(a) != thread_of(b) or len(a) != len(b):
+        return False
+    return computation_hash(a, {}) == computation_hash(b, {})
 
 
 def _check_update_operands(context: Context, op: HloInstruction, name: str) -> None:

@@ -12,6 +12,7 @@ from hloscope.core.hlo.opcodes import OPCODES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
 
 Phase = Literal[
@@ -44,7 +45,7 @@ class Finding:
     instruction: str | None = None
     """Name of the instruction, None for a fault of the computation or module."""
     line: int | None = None
-    """1-based line in the text, where a resolver was given and knows it."""
+    """1-based line in the text, where a resolver was given and knows it; that of the header for the module."""
 
 
 def _rules() -> dict[str, Rule]:
@@ -81,6 +82,8 @@ def _rules() -> dict[str, Rule]:
     add("shape", "layout-invalid", "layouts are valid for their shapes")
     add("shape", "missing-attribute", "attributes that the opcode needs are there")
     add("shape", "unreadable-attribute", "attributes can be read")
+    add("shape", "literal", "a constant's values fit its shape and element type")
+    add("shape", "operand-shape", "a shape written before an operand is the operand's")
     add("shape", "missing-computation", "computations that the opcode needs are there")
     add("shape", "mixed-precision", "operands of an operation share one floating type")
     add("shape", "shape-mismatch", "the result's shape is the one that follows from the operands")
@@ -151,13 +154,21 @@ RULES: Mapping[str, Rule] = MappingProxyType(_rules())
 class Broken(Exception):
     """A rule is broken; carries what the finding will say."""
 
-    def __init__(self, code: str, message: str, instruction: HloInstruction | None = None) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        instruction: HloInstruction | None = None,
+        computation: HloComputation | None = None,
+    ) -> None:
         super().__init__(message)
         if code not in RULES:
             raise InternalError(f"no rule {code}")
         self.code = code
         self.message = message
         self.instruction = instruction
+        self.computation = computation
+        """Where there is no instruction to name, the computation; None where it is the module."""
 
 
 def broken(code: str, message: str, instruction: HloInstruction | None = None) -> NoReturn:

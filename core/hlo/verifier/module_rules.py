@@ -112,7 +112,7 @@ def schedule_faults(context: Context) -> Iterator[Broken]:
             continue
         done: set[HloInstruction] = set()
         for node in computation.instructions:
-            for operand in node.operands:
+            for operand in dict.fromkeys(node.operands):
                 if operand not in done:
                     yield Broken(
                         "schedule-order",

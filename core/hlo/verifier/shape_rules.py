@@ -12,6 +12,7 @@ from hloscope.core.errors import HloscopeError
 from hloscope.core.hlo.attributes import CALLED
 from hloscope.core.hlo.infer_shape import InferenceError, infer
 from hloscope.core.hlo.infer_shape.base import compatible, compatible_ignoring_precision, human, is_float
+from hloscope.core.hlo.literal import parse_literal
 from hloscope.core.hlo.opcodes import OPCODES
 from hloscope.core.hlo.shape import Shape
 from hloscope.core.hlo.verifier import async_rules, call_rules, collective_rules, scan_rules
@@ -346,10 +347,35 @@ def _scaled_dot(context: Context, instruction: HloInstruction, request: Request)
     check_shape(context, instruction, infer(request))
 
 
+_LITERALS = 1 << 22
+"""Longest text of a constant that is read only to see whether it fits."""
+
+
+def _constant(context: Context, instruction: HloInstruction, request: Request) -> None:
+    payload = instruction.payload
+    if payload is not None and len(payload) <= _LITERALS:
+        try:
+            parse_literal(payload, instruction.shape)
+        except (HloscopeError, ValueError) as error:
+            why = getattr(error, "message", str(error))
+            broken("literal", f"{why}, for instruction {describe(instruction)}")
+    _given(context, instruction, request)
+
+
+def _rng(context: Context, instruction: HloInstruction, request: Request) -> None:
+    _inferred_only(context, instruction, request)
+    if request.operand(0).element_type != instruction.shape.element_type and not context.options.allow_mixed_precision:
+        broken(
+            "shape-of-rng",
+            "Expected compatible element types for the result and the two operands of Rng instruction: "
+            f"{describe(instruction)}",
+        )
+
+
 def _handlers() -> dict[str, Check]:
     table: dict[str, Check] = {
         "parameter": _given,
-        "constant": _given,
+        "constant": _constant,
         "sort": _sort,
         "bitcast": _bitcast,
         "copy-done": _copy_done,
@@ -361,8 +387,9 @@ def _handlers() -> dict[str, Check]:
         "broadcast": _broadcast,
     }
     # Their handlers compare no shape: inference on the given shape is the whole check.
-    for opcode in ("reshape", "dynamic-reshape", "iota", "rng", "rng-bit-generator"):
+    for opcode in ("reshape", "dynamic-reshape", "iota", "rng-bit-generator"):
         table[opcode] = _inferred_only
+    table["rng"] = _rng
     for opcode in ("reduce", "map", "reduce-window"):
         table[opcode] = _same_element_types
     for opcode in ("fusion", "call", "custom-call", "while", "conditional"):

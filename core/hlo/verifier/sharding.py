@@ -19,6 +19,10 @@ _DEVICES = re.compile(
     r"devices=\[(?P<dims>[\d,\s]+)\]\s*(?:<=\s*\[(?P<iota>[\d,\s]+)\]\s*(?:T\([\d,\s]+\))?|(?P<list>[\d,\s-]+?))\s*(?=$|[a-z_])"
 )
 _MAXIMAL = re.compile(r"(?:maximal\s+)?device=(-?\d+)")
+_KNOWN = re.compile(
+    r"devices=\[[\d,\s]+\]\s*(?:<=\s*\[|\d)|\bdevice=\d|\bmesh\[|\b(?:replicated|manual|unknown|unreduced|maximal)\b"
+)
+"""What a sharding that can be read has somewhere, also in a form that is not judged here."""
 _SUBGROUPS = re.compile(r"last_tile_dims=\{([^}]*)\}")
 
 
@@ -73,6 +77,9 @@ def fault(text: str, shape: Shape, devices: int | None) -> str | None:
     if shape.is_token:
         return None
     sharding = parse(text)
+    for one in sharding if isinstance(sharding, tuple) else (sharding,):
+        if one.kind == "other" and _KNOWN.search(one.text) is None:
+            return f"the sharding {one.text} cannot be read"
     if not isinstance(sharding, tuple):
         if shape.is_tuple:
             return None if sharding.kind == "other" else "Validation shape is a tuple but sharding is not."

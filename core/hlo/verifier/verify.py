@@ -33,14 +33,20 @@ def verify(
 
     Without `options` those that fit the module are taken (`options_for`). XLA stops at the first fault; this goes on
     behind it with the next instruction, unless `first_only`. A module whose edges are wrong is not looked into
-    further. `line_of` maps a computation's and an instruction's name to a 1-based line of the text.
+    further. `line_of` maps a computation's and an instruction's name to a 1-based line of the text; it is asked for two
+    empty names where the module's header is at fault.
     """
     findings: list[Finding] = []
+    asynchronous: set[HloInstruction] = set()
     for fault, computation in _faults(Context(module, options if options is not None else options_for(module))):
         node = fault.instruction
-        where = node.parent if node is not None and node.in_computation else computation
+        if node is not None and fault.code.startswith("async-"):
+            if node in asynchronous:
+                continue  # the same fault, seen by a later step
+            asynchronous.add(node)
+        where = node.parent if node is not None and node.in_computation else fault.computation or computation
         name = node.name if node is not None else None
-        line = line_of(where.name, name or "") if line_of is not None and where is not None else None
+        line = line_of(where.name if where is not None else "", name or "") if line_of is not None else None
         findings.append(Finding(fault.code, fault.message, where.name if where is not None else None, name, line))
         if first_only:
             break

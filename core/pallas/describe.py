@@ -48,6 +48,7 @@ class Writer:
         self._lines: dict[str, list[str]] = {}
         self._trees: dict[str, ast.Module | None] = {}
         self._specs: list[dict[str, Any]] = []
+        self._first_places: dict[Any, int | None] = {}
         self._info = importlib.import_module("jax._src.source_info_util")
         self._core = importlib.import_module("jax._src.core")
         self._pallas = importlib.import_module("jax._src.pallas.core")
@@ -124,7 +125,11 @@ class Writer:
 
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
             made(self, *args, **kwargs)
+            mapped = getattr(self.index_map, "index_map", self.index_map)
             self.hloscope_place = writer._caller()
+            if mapped is not None:
+                # jax makes copies of specs: the place is where this index map was first put into one
+                self.hloscope_place = writer._first_places.setdefault(mapped, self.hloscope_place)
 
         def to_block_mapping(self: Any, origin: Any, *args: Any, **kwargs: Any) -> Any:
             entry = {"origin": str(origin), "spec": getattr(self, "hloscope_place", None),

@@ -1,0 +1,94 @@
+"""Faults of the fixture kernels: each found, at its line; and nothing found where nothing is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hloscope.core.pallas.checks.registry import CODES
+
+Look = Callable[[str], Any]
+WITH_FAULTS = ("wrong.py", "refused.py", "programs.py")
+
+
+@pytest.mark.parametrize("name", WITH_FAULTS)
+def test_static_faults_are_found_at_their_lines(kernels: Look, name: str) -> None:
+    looked = kernels(name)
+    found = {(one.code, one.line) for one in looked.static.findings}
+    static = {(code, line) for code, line, how in looked.expected if how == "static"}
+    assert static and static <= found
+    # what only a run can tell is not claimed without one
+    assert not found & {(code, line) for code, line, how in looked.expected if how == "run"}
+
+
+@pytest.mark.parametrize("name", ["wrong.py", "programs.py"])
+def test_faults_of_a_run_are_found_at_their_lines(kernels: Look, name: str) -> None:
+    looked = kernels(name)
+    found = {(one.code, one.line) for one in looked.ran[0]}
+    assert {(code, line) for code, line, how in looked.expected if how == "run"} <= found
+
+
+def test_nothing_is_found_in_kernels_that_are_right(kernels: Look) -> None:
+    looked = kernels("right.py")
+    findings, rungs = looked.ran
+    assert [one for one in [*looked.static.findings, *findings] if one.severity in ("error", "warning")] == []
+    assert {rung.outcome for rung in rungs} == {"done"} and {rung.name for rung in rungs} == {"generic", "tpu"}
+
+
+@pytest.mark.parametrize("function", ["_atomic_sums", "_guarded", "_masked"])
+def test_nothing_is_found_in_programs_that_are_right(kernels: Look, function: str) -> None:
+    looked = kernels("programs.py")
+    found = [one for one in [*looked.static.findings, *looked.ran[0]] if one.call == function]
+    assert [one.message for one in found if one.severity in ("error", "warning")] == []
+    assert [call.name for call in looked.static.calls].count(function) == 1
+
+
+def test_what_jax_refuses_is_refused_and_the_rest_is_not(kernels: Look) -> None:
+    looked = kernels("refused.py")
+    for program in looked.trace.programs:
+        if program.function == "too_large":
+            assert program.lowering.refusal is None  # only the compiler itself would notice
+        elif program.refused is None:
+            assert program.lowering.refusal is not None, program.function
+    accepted = [one for one in kernels("right.py").trace.programs if one.lowering.refusal is None]
+    assert len(accepted) == len(kernels("right.py").trace.programs)
+
+
+def test_messages_carry_the_numbers(kernels: Look) -> None:
+    looked = kernels("refused.py")
+    (budget,) = [one for one in looked.static.findings if one.code == "vmem-budget"]
+    assert f"{4 * 8192 * 8192 * 4:,} bytes" in budget.message
+    shapes = [one for one in looked.static.findings if one.code == "block-shape"]
+    assert "(8, 128)" in shapes[0].fix and "1024" in shapes[2].message
+    refused = [one for one in looked.static.findings if one.code == "trace-refused"]
+    assert "must return 2 values" in refused[0].message and "same number of dimensions" in refused[1].message
+    (told,) = [one for one in looked.static.findings if one.code == "lowering-refused"]
+    assert told.origin == "jax" and "Cannot store scalars to VMEM" in told.message
+
+
+def test_what_is_not_decided_is_said(kernels: Look) -> None:
+    looked = kernels("wrong.py")
+    undecided = [looked.line(one) for one in looked.static.findings if one.code == "unsupported"]
+    assert any("pl.ds(row, 8)" in line for line in undecided)
+    assert any("acc_ref[...] + x_ref[...]" in line for line in undecided)
+
+
+def test_a_race_names_both_accesses(kernels: Look) -> None:
+    looked = kernels("wrong.py")
+    race = next(one for one in looked.ran[0] if one.code == "race" and "= buf[...]" in looked.line(one))
+    assert "buf[0:8, 0:128]" in race.message
+    assert ["copy.start()" in looked.lines[span.line - 1] for span, _ in race.related] == [True]
+
+
+def test_a_changed_result_names_the_choice_that_changed_it(kernels: Look) -> None:
+    looked = kernels("wrong.py")
+    found = [one for one in looked.ran[0] if one.code == "order-dependent"]
+    assert any("copy.start()" in looked.line(one) and "ends at once or late" in one.message for one in found)
+    assert any("parallel dimension 0" in one.message for one in found)
+
+
+def test_every_code_is_explained() -> None:
+    for code, known in CODES.items():
+        assert known.meaning and known.severity in ("error", "warning", "information"), code

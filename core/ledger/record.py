@@ -1,9 +1,9 @@
 """Writing a ledger: what passes record through, and the writer behind it.
 
 A pass holds a ``Recorder`` and asks ``enabled`` once before it builds an event, so that recording costs one attribute
-test when it is off. When on, an event is put on a list and encoded when the list is written: at every start of a pass
-and after some thousands of events, each time in one transaction. A writer that is killed loses only what came after
-the last of them.
+test when it is off. When on, an event's values are put on a list, which is encoded and written at starts of passes and
+after some thousands of events, each time in one transaction. A writer that is killed loses only what came after the
+last of them.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ class LedgerWriter:
     def begin_pass(
         self, name: str, *, pipeline: str = "", xla_pass_id: int | None = None, instructions: int | None = None
     ) -> int:
-        """See Recorder. Commits what was recorded, and that this pass started, unless the last commit is 2 ms old."""
+        """See Recorder. Commits what was recorded, and that this pass started, unless the last commit is under 10 ms old."""
         if not self.enabled:
             return 0
         self._pass_total += 1

@@ -25,6 +25,7 @@ _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = ((?:\([^=]*?\)|\S+) ([\w
 _HEADER = re.compile(r"(?:ENTRY )?%?([\w.\-]+) .*\{$|(?:ENTRY )?%?([\w.\-]+) \{$")
 _CLONE = re.compile(r"\.clone(?:\.\d+)?$")
 _NAMES = re.compile(r"%[\w.\-]+")
+_BARE = re.compile(r"(?<![\w.\-])([A-Za-z_][\w.\-]*)")
 _METADATA = re.compile(r",? ?metadata=\{.*")
 _NOTES = re.compile(r", (?:metadata|sharding|frontend_attributes|backend_config|origin|control-predecessors)=\{.*")
 """From the first attribute on that passes add to an instruction."""
@@ -187,8 +188,15 @@ def _bodies(text: str) -> dict[str, dict[str, tuple[str, str]]]:
         else:
             found = _INSTRUCTION.match(line)
             if found is not None:
-                body[found[1]] = (found[3], found[2])
+                body[found[1]] = (found[3], found[2] if "%" in found[2] else _with_signs(found[3], found[2]))
     return bodies
+
+
+def _with_signs(opcode: str, rest: str) -> str:
+    """A line of the short form with a ``%`` before the operands' names."""
+    start = rest.index(f"{opcode}(") + len(opcode) + 1
+    end = rest.find(")", start)
+    return rest[:start] + _BARE.sub(r"%\1", rest[start:end]) + rest[end:] if end >= 0 else rest
 
 
 def _source(name: str, opcodes: list[str], known: dict[str, _Seen]) -> _Seen | None:

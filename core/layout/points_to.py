@@ -7,13 +7,14 @@ Source: ``openxla/xla:xla/hlo/analysis/tuple_points_to_analysis.cc``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from hloscope.core.errors import InternalError
+from hloscope.core.errors import InternalError, VerifyError
 from hloscope.core.layout.orders import subshapes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
@@ -69,11 +70,14 @@ class PointsTo:
 
     def at(self, instruction: HloInstruction, index: ShapeIndex) -> Buffers:
         """The buffers that one node may live in."""
-        return self._sets[instruction][index]
+        found = self._sets[instruction].get(index)
+        if found is None:
+            raise VerifyError(f"%{instruction.name} has no part at {index}")
+        return found
 
     def only(self, instruction: HloInstruction, index: ShapeIndex) -> Buffer:
         """The one buffer of a node. Raises InternalError where there are several or none."""
-        found = self._sets[instruction][index]
+        found = self.at(instruction, index)
         if len(found) != 1:
             raise InternalError(f"%{instruction.name} has {len(found)} buffers at {index}")
         return found[0]
@@ -111,46 +115,60 @@ class PointsTo:
         for index, shape in subshapes(instruction.shape):
             # Ids are given for every node, forwarded or not, as the analysis before this one does.
             own = self._own(instruction, index, shape)
-            found = source(index)
-            if found is None:
-                out[index] = own
-            else:
-                operand, inner = found
-                out[index] = self._sets[operand][inner]
+            place = source(index)
+            passed_on: Buffers | None = None
+            if place is not None:
+                number, inner = place
+                if number >= instruction.operand_count:
+                    raise VerifyError(f"%{instruction.name} lacks operand {number}")
+                passed_on = self._sets[instruction.operand(number)].get(inner)
+            fits = passed_on is not None and all(one.shape.is_array == shape.is_array for one in passed_on)
+            out[index] = passed_on if passed_on is not None and fits else own
         return out
 
-    def _source_of(
-        self, instruction: HloInstruction
-    ) -> Callable[[ShapeIndex], tuple[HloInstruction, ShapeIndex] | None]:
-        """Where a node's buffers come from, None for its own."""
-        operands = instruction.operands
+    def _source_of(self, instruction: HloInstruction) -> Callable[[ShapeIndex], tuple[int, ShapeIndex] | None]:
+        """Operand and index that a node's buffers come from; None (or a node that is not there) means its own."""
         opcode = instruction.opcode
         if opcode == "get-tuple-element":
-            number = int(instruction.attr("index"))
-            return lambda index: (operands[0], (number, *index))
-        if opcode == "tuple":
-            return lambda index: (operands[index[0]], index[1:]) if index else None
-        if opcode == "copy":
-            return lambda index: (operands[0], index) if index else None
-        if opcode in ("bitcast", "domain", "add-dependency", "opt-barrier"):
-            return lambda index: (operands[0], index)
+            element = int(instruction.attr("index"))
+            return lambda index: (0, (element, *index))
         if opcode == "fusion":
             aliases = {one.output_index: one for one in instruction.attr("output_to_operand_aliasing") or ()}
-            return lambda index: (
-                (operands[aliases[index].operand], aliases[index].operand_index) if (index in aliases) else None
-            )
-        if opcode == "async-start":
-            return lambda index: (operands[index[1]], index[2:]) if len(index) > 1 and index[0] == 0 else None
+            return lambda index: (aliases[index].operand, aliases[index].operand_index) if index in aliases else None
         if opcode == "async-update":
-            return lambda index: (operands[0], index) if index else None
-        if opcode == "async-done":
-            return lambda index: (operands[0], (1, *index))
-        if opcode == "send":
-            return lambda index: (operands[0], index[1:]) if index and index[0] == 0 else None
-        if opcode == "recv-done":
-            return lambda index: (operands[0], index) if index and index[0] == 0 else None
-        if opcode == "copy-start":
-            return lambda index: (operands[0], index[1:]) if index and index[0] == 1 else None
-        if opcode == "copy-done":
-            return lambda index: (operands[0], (0, *index))
-        return lambda _: None
+            bound = _bound_inputs(instruction)
+            return lambda index: (
+                (index[1] - bound + 1, index[2:])
+                if len(index) > 1 and index[0] == 0 and index[1] >= bound
+                else (0, index)
+                if index
+                else None
+            )
+        return _SOURCES.get(opcode, _own_only)
+
+
+def _bound_inputs(update: HloInstruction) -> int:
+    """Inputs that an asynchronous computation had before this update."""
+    parts = update.operand(0).shape.tuple_shapes
+    return len(parts[0].tuple_shapes) if parts else 0
+
+
+def _own_only(_: ShapeIndex) -> None:
+    return None
+
+
+_SOURCES: Mapping[str, Callable[[ShapeIndex], tuple[int, ShapeIndex] | None]] = {
+    "tuple": lambda index: (index[0], index[1:]) if index else None,
+    "copy": lambda index: (0, index) if index else None,
+    "bitcast": lambda index: (0, index),
+    "domain": lambda index: (0, index),
+    "add-dependency": lambda index: (0, index),
+    "opt-barrier": lambda index: (0, index),
+    "async-start": lambda index: (index[1], index[2:]) if len(index) > 1 and index[0] == 0 else None,
+    "async-done": lambda index: (0, (1, *index)),
+    "send": lambda index: (0, index[1:]) if index and index[0] == 0 else None,
+    "recv-done": lambda index: (0, index) if index and index[0] == 0 else None,
+    "copy-start": lambda index: (0, index[1:]) if index and index[0] == 1 else None,
+    "copy-done": lambda index: (0, (0, *index)),
+}
+"""Opcode -> where the buffers of a node come from."""

@@ -186,7 +186,7 @@ def _through_alias(state: LayoutState, constraint: OperandConstraint) -> None:
     for alias in user.attr("output_to_operand_aliasing") or ():
         if alias.operand == constraint.number:
             buffer = state.points_to.defined(user, alias.output_index)
-            if buffer is not None:
+            if buffer is not None and buffer.shape.is_array:
                 request = state.request(
                     "aliased-result",
                     constraint.step,

@@ -199,7 +199,8 @@ class LayoutState:
         instruction = buffer.instruction
         if instruction.opcode in ("fusion", "call", "custom-call", "async-start"):
             for alias in instruction.attr("output_to_operand_aliasing") or ():
-                if alias.output_index == buffer.index and not alias.operand_index:
+                late = alias.operand >= instruction.operand_count  # bound by a later async-update
+                if alias.output_index == buffer.index and not alias.operand_index and not late:
                     shape = with_order(instruction.operand(alias.operand).shape, layout)
                     onward = Request(
                         request.mandatory, request.depth_first, request.priority, "aliased-operand", known.step
@@ -254,7 +255,7 @@ class LayoutState:
             buffer = self.points_to.only(instruction, index)
             if not alias_allowed and buffer.instruction is not instruction:
                 raise InternalError(f"%{instruction.name} does not define its result at {index}")
-            if node.is_array:
+            if node.is_array and buffer.shape.is_array:
                 layout = node.layout if node.layout is not None else Layout() if not node.dimensions else None
                 if layout is not None:
                     self.set_buffer(buffer, layout, request)

@@ -93,9 +93,7 @@ def audit_gpu(compile_: RealCompile) -> Section:
         figures |= _scores(alone.steps, known.steps, names, notes)
         figures |= _pairs(fused_edges(alone.steps, edges), fused_edges(known.steps, edges))
         guided = load_module(known.text, path=compile_.path)
-        outcome = run_priority_fusion(
-            guided, PassContext(target="gpu"), known.device, guide=DumpGuide(known.steps)
-        )
+        outcome = run_priority_fusion(guided, PassContext(target="gpu"), known.device, guide=DumpGuide(known.steps))
         equal, different = count_equal(outcome.steps, known.steps)
         steps = figures["steps"] = Agreement()
         for subject, ours, real in different:
@@ -114,9 +112,7 @@ def audit_gpu(compile_: RealCompile) -> Section:
 
 
 # ---------------------------------------------------------------- scores
-def _scores(
-    ours: Sequence[Step], real: Sequence[Step], names: set[str], notes: list[str]
-) -> dict[str, Agreement]:
+def _scores(ours: Sequence[Step], real: Sequence[Step], names: set[str], notes: list[str]) -> dict[str, Agreement]:
     verdicts, reasons, times = Agreement(), Agreement(), Agreement()
     mine, theirs = initial_scores(ours), initial_scores(real)
     matrix: Counter[tuple[str, str]] = Counter()

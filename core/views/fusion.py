@@ -1,0 +1,479 @@
+"""Fusion decisions of a run: what ``hloscope fusion`` shows, ``Run.fusion``, and why A is not fused into B.
+
+Decisions that the real compiler or a pass of ours recorded are shown as they are. A dump without any has its fusions
+recovered by matching the stages around the pass; where the core has the backend's rules it adds the likely reason of
+each edge left apart, unless the stages contradict it: both are marked inferred. On a single HLO file the core's own
+decider is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from hloscope.core.analysis.cost import shape_bytes
+from hloscope.core.analysis.device import load_device
+from hloscope.core.analysis.elementwise import is_generally_fusible
+from hloscope.core.analysis.real_compile import stages_around
+from hloscope.core.dumps.filenames import FileKind
+from hloscope.core.dumps.fusion_decisions import parse_fusion_dump
+from hloscope.core.errors import DumpError, HloscopeError, UsageError
+from hloscope.core.fusion.deciders import FUSION_PASSES, backend_of, decide
+from hloscope.core.fusion.groups import Group, recover_groups
+from hloscope.core.fusion.pair import NO_BENEFIT, Flip, PairVerdict, flips, judge
+from hloscope.core.ledger.declare import Origin
+from hloscope.core.views.real_compile import RunCompile
+
+if TYPE_CHECKING:
+    from hloscope.core.analysis.device import DeviceDescription
+    from hloscope.core.fusion.gpu.kernels import Kernel
+    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.ledger.events import FusionDecision
+    from hloscope.core.views.run import Run
+
+How = Literal["recorded", "core", "inferred"]
+PROVEN_FLIPS = 3
+"""Edits that the real compiler is asked about."""
+_NO_BENEFIT_WORDS = "fusing it into all its users was not estimated to be faster"
+
+
+@dataclass(frozen=True, slots=True)
+class FusionRow:
+    """One decision."""
+
+    step: int
+    producer: str
+    consumers: tuple[str, ...]
+    verdict: str
+    """``fused``, ``refused``, ``ineligible`` or ``priority``."""
+    code: str | None
+    reason: str | None
+    us_fused: float | None
+    us_unfused: float | None
+    bytes: int | None
+    """Memory traffic that is saved, or lost because of it: the producer's result written once and read by each user."""
+    fuel: int | None
+    origin: Origin
+    made: str | None = None
+    """The fusion that holds both afterwards."""
+    computation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FusionReport:
+    """All decisions of a run."""
+
+    rows: tuple[FusionRow, ...]
+    how: How
+    backend: str | None
+    notes: tuple[str, ...] = ()
+
+    def of(self, name: str) -> tuple[FusionRow, ...]:
+        """Decisions in which an instruction is producer, consumer or result."""
+        return tuple(row for row in self.rows if name in (row.producer, row.made, *row.consumers))
+
+
+@dataclass(frozen=True, slots=True)
+class PairFacts:
+    """Why A is, or is not, fused into B."""
+
+    producer: str
+    consumer: str
+    verdict: str
+    code: str | None
+    reason: str | None
+    numbers: Mapping[str, object]
+    flips: tuple[Flip, ...]
+    origin: Origin
+    change: str = ""
+    """Which fact would have to be different."""
+    refused_by: str | None = None
+    """The other user that refuses, where it is not this one."""
+    core: PairVerdict | None = None
+    """The core's own answer where it is not what is shown."""
+    notes: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- all decisions
+def fusion_report(run: Run, *, target: str | None = None) -> FusionReport:
+    """The decisions of a run. With `target` (a name or a file) the core decides anew for it on the pass's input.
+
+    Raises UnsupportedError for a target without public rules, DumpError where there is nothing to decide on.
+    """
+    if target is not None:
+        return _decided(run, backend_of(target), None if target == "cpu" else target)
+    events = run.events(type="fusion_decision")
+    if events:
+        rows = [
+            FusionRow(
+                step=_int(one.numbers.get("step")) or 0,
+                producer=one.subject or "",
+                consumers=_names(one.numbers.get("consumers")),
+                verdict=one.verdict or "",
+                code=one.code,
+                reason=_text(one.numbers.get("reason")),
+                us_fused=_float(one.numbers.get("us_fused")),
+                us_unfused=_float(one.numbers.get("us_unfused")),
+                bytes=_int(one.numbers.get("bytes")),
+                fuel=one.fuel,
+                origin=one.origin,
+                made=_text(one.numbers.get("made")),
+            )
+            for one in events
+        ]
+        before = _input(run)
+        return FusionReport(tuple(_finish(rows, before)), "recorded", run.source.target)
+    if len(run) <= 1:
+        return _decided(run, "gpu" if _looks_like_gpu(run.stage_text(0)) else "cpu", None)
+    return _inferred(run)
+
+
+def _finish(rows: list[FusionRow], before: HloModule | None) -> list[FusionRow]:
+    """Fill in bytes, and add the producers that stayed apart because nothing was gained."""
+    sizes: dict[str, tuple[int, int]] = {}
+    if before is not None:
+        for computation in before.computations:
+            if not computation.is_fusion:
+                for one in computation.instructions:
+                    if one.shape.is_array:
+                        sizes[one.name] = (shape_bytes(one.shape), one.user_count)
+    made: list[FusionRow] = []
+    fused: set[str] = set()
+    last: dict[str, FusionRow] = {}
+    for row in rows:
+        size, users = sizes.get(row.producer, (0, 0))
+        if row.made is not None and row.consumers and row.consumers[0] in sizes:
+            sizes.setdefault(row.made, sizes[row.consumers[0]])
+        cost = row.bytes
+        if row.producer in sizes:
+            readers = len(row.consumers) if row.verdict in ("fused", "priority") else users
+            cost = size * (1 + max(1, readers))
+        made.append(replace(row, bytes=cost))
+        if row.verdict == "fused":
+            fused.add(row.producer)
+        last[row.producer] = made[-1]
+    gone = fused | {name for row in rows if row.verdict == "fused" for name in row.consumers if row.made != name}
+    for name, row in last.items():
+        if row.verdict == "priority" and name not in gone:
+            made.append(replace(row, verdict="refused", code=NO_BENEFIT, reason=_NO_BENEFIT_WORDS, origin="inferred"))
+    return made
+
+
+def _decided(run: Run, backend: str, device: str | None) -> FusionReport:
+    module, _ = _module_before(run, backend)
+    config = run.report(FileKind.TARGET_CONFIG)
+    where = _device(device, config) if backend == "gpu" else None
+    decided = decide(module, backend, where)
+    name = f"XLA:{backend.upper()}" + (f" on {where.name}" if where is not None else "")
+    note = f"decided by hloscope's own {FUSION_PASSES[backend]} as {name} would"
+    rows = [_row(one) for one in decided.decisions]
+    before, _ = _module_before(run, backend)
+    return FusionReport(tuple(_finish(rows, before)), "core", backend, (note,))
+
+
+def _row(one: FusionDecision) -> FusionRow:
+    return FusionRow(
+        one.step, one.subject or "", one.consumers, one.verdict or "", one.code, one.reason, one.us_fused,
+        one.us_unfused, one.bytes, one.fuel, one.origin, one.made, one.computation,
+    )  # fmt: skip
+
+
+def _device(name: str | None, config: str | None) -> DeviceDescription:
+    from hloscope.core.analysis.device import parse_device
+
+    if name is not None and name != "gpu":
+        return load_device(name)
+    return load_device() if config is None else parse_device(config)
+
+
+def _looks_like_gpu(text: str) -> bool:
+    return '"__triton' in text or "__cublas" in text or "__cudnn" in text or "operation_queue_id" in text
+
+
+def _module_before(run: Run, backend: str) -> tuple[HloModule, str]:
+    """The input of the fusion pass (the last stage of a run that has none), and where it is from."""
+    compile_ = RunCompile(run)
+    try:
+        pair = stages_around(compile_, FUSION_PASSES.get(backend, "fusion"))[0]
+    except DumpError:
+        index = len(run) - 1 if len(run) <= 1 else 0
+        return compile_.module(index), compile_.stages[index].pass_name
+    return compile_.module(pair.before.index), pair.before.pass_name
+
+
+def _input(run: Run) -> HloModule | None:
+    """The module before the pass whose decisions were recorded; None where the run does not show it."""
+    try:
+        return _module_before(run, run.source.target or "gpu")[0]
+    except HloscopeError:
+        return None
+
+
+def _inferred(run: Run) -> FusionReport:
+    backend = run.source.target or "cpu"
+    compile_ = RunCompile(run)
+    pairs = stages_around(compile_, FUSION_PASSES.get(backend, "fusion"))
+    rows: list[FusionRow] = []
+    notes = [f"{run.source.module}: the compiler recorded no fusion decisions; fusions are found by comparing stages"]
+    for pair in pairs[:1]:
+        before, after = compile_.module(pair.before.index), compile_.module(pair.after.index)
+        groups = recover_groups(before, after)
+        rows.extend(_group_rows(before, groups))
+        rows.extend(_apart_rows(before, groups, backend, len(rows), notes))
+    return FusionReport(tuple(rows), "inferred", backend, tuple(notes))
+
+
+def _group_rows(before: HloModule, groups: Sequence[Group]) -> list[FusionRow]:
+    instructions = {one.name: one for one in before.instructions() if not one.parent.is_fusion}
+    rows: list[FusionRow] = []
+    for group in groups:
+        members = set(group.members)
+        for name in group.members:
+            one = instructions[name]
+            readers = tuple(user.name for user in one.users if user.name in members)
+            if not readers:
+                continue
+            size = shape_bytes(one.shape) * (1 + len(readers)) if one.shape.is_array else None
+            rows.append(
+                FusionRow(
+                    len(rows), name, readers, "fused", None, None, None, None, size, None, "inferred", group.fusion,
+                    group.computation,
+                )
+            )  # fmt: skip
+    return rows
+
+
+def _apart_rows(
+    before: HloModule, groups: Sequence[Group], backend: str, first: int, notes: list[str]
+) -> list[FusionRow]:
+    """Edges that stayed apart, with the core's reason where it has one that the stages do not contradict."""
+    together = {(a, b) for group in groups for a in group.members for b in group.members}
+    reasons = _core_reasons(before.clone(), backend, notes)
+    rows: list[FusionRow] = []
+    for computation in before.computations:
+        if computation.is_fusion:
+            continue
+        for one in computation.post_order():
+            if not is_generally_fusible(one) or one.opcode in ("constant", "tuple", "get-tuple-element"):
+                continue
+            for user in one.users:
+                if (one.name, user.name) in together or not is_generally_fusible(user) or user.opcode == "tuple":
+                    continue
+                code, reason = reasons.get((one.name, user.name), (None, None))
+                size = 2 * shape_bytes(one.shape) if one.shape.is_array else None
+                rows.append(
+                    FusionRow(
+                        first + len(rows), one.name, (user.name,), "refused", code, reason, None, None, size, None,
+                        "inferred", None, computation.name,
+                    )
+                )  # fmt: skip
+    return rows
+
+
+def _core_reasons(
+    before: HloModule, backend: str, notes: list[str]
+) -> dict[tuple[str, str], tuple[str | None, str | None]]:
+    if backend not in ("cpu", "gpu"):
+        notes.append(f"the rules of XLA:{backend.upper()} are not public: edges left apart have no reason")
+        return {}
+    found: dict[tuple[str, str], tuple[str | None, str | None]] = {}
+    holds: dict[str, frozenset[str]] = {}
+    for one in decide(before, backend).decisions:
+        producer = one.subject or ""
+        for reader in one.consumers:
+            for name in holds.get(reader, frozenset((reader,))):
+                if one.verdict in ("refused", "ineligible"):
+                    found[producer, name] = (one.code, one.reason)
+                elif one.verdict == "fused":
+                    found.pop((producer, name), None)
+            if one.verdict == "fused" and one.made is not None:
+                both = holds.get(reader, frozenset((reader,))) | holds.get(producer, frozenset((producer,)))
+                holds[one.made] = both
+    return found
+
+
+# ---------------------------------------------------------------- one pair
+def why_pair(
+    run: Run, producer: str, consumer: str, *, target: str | None = None, prove: bool = False, tries: bool = True
+) -> PairFacts:
+    """Why a producer is not fused into a consumer, with edits of the HLO that turn the verdict round.
+
+    What the compiler recorded, or what its stages show, is the verdict; the core adds the numbers, and is not shown
+    where it is contradicted. Raises UsageError where the two are not producer and reader.
+    """
+    producer, consumer = producer.removeprefix("%"), consumer.removeprefix("%")
+    backend = backend_of(target) if target is not None else (run.source.target or "")
+    report = run.report(FileKind.FUSION_DECISIONS) if target is None else None
+    if backend not in ("cpu", "gpu"):
+        backend = "tpu" if backend == "tpu" else "gpu" if _looks_like_gpu(run.stage_text(-1)) else "cpu"
+    module, _ = _module_before(run, backend)
+    device = None
+    if backend == "gpu":
+        device = _device(target, run.report(FileKind.TARGET_CONFIG))
+    shown = _shown(run, producer, consumer, report, target)
+    notes: list[str] = []
+    ours: PairVerdict | None = None
+    if backend != "tpu":
+        try:
+            ours = judge(module.clone(), producer, consumer, backend, device)
+        except UsageError:
+            names = {one.name for one in module.instructions()}
+            if shown is None or {producer, consumer} <= names:
+                raise
+            notes.append("one of the two was made by the fusion pass itself: only what was recorded is known")
+    else:
+        notes.append("the rules of XLA:TPU are not public: only what the stages show is known")
+    if shown is None and ours is None:
+        raise UsageError(f"nothing is known of {producer!r} and {consumer!r}", path=run.source.path)
+    tried: list[Flip] = []
+    if ours is not None and ours.verdict != "fused" and tries and (shown is None or shown.verdict != "fused"):
+        tried, note = flips(module, producer, consumer, backend, device)
+        if note is not None:
+            notes.append(note)
+        if prove:
+            tried = _proven(tried, producer, consumer, backend, notes)
+    return _facts(producer, consumer, shown, ours, tried, notes)
+
+
+def _facts(
+    producer: str, consumer: str, shown: FusionRow | None, ours: PairVerdict | None, tried: list[Flip], notes: list[str]
+) -> PairFacts:
+    numbers: dict[str, object] = dict(ours.numbers) if ours is not None else {}
+    if shown is None:
+        assert ours is not None
+        return PairFacts(
+            producer, consumer, ours.verdict, ours.code, ours.reason, numbers, tuple(tried), "core", ours.change,
+            ours.refused_by, None, tuple(notes),
+        )  # fmt: skip
+    same = ours is not None and (ours.verdict == "fused") == (shown.verdict == "fused")
+    verdict, code, reason = shown.verdict, shown.code, shown.reason
+    change, by = "", None
+    if ours is not None and same:
+        change, by = ours.change, ours.refused_by
+        if reason is None:
+            code, reason = ours.code, ours.reason
+        elif verdict == "ineligible" and ours.verdict == "refused" and ours.reason == reason:
+            verdict = "refused"
+    if shown.us_unfused is not None and shown.us_fused is not None:
+        numbers |= {"us_unfused": shown.us_unfused, "us_fused": shown.us_fused}
+        numbers["us_saved"] = shown.us_unfused - shown.us_fused
+    if ours is not None and not same:
+        notes.append(f"the core would have said {ours.verdict}; what the compiler did counts")
+        tried = []
+    return PairFacts(
+        producer, consumer, verdict, code, reason, numbers, tuple(tried), shown.origin, change, by,
+        None if same else ours, tuple(notes),
+    )  # fmt: skip
+
+
+def _shown(run: Run, producer: str, consumer: str, report: str | None, target: str | None) -> FusionRow | None:
+    """What the run itself says about a pair; None where it is a program that nobody has compiled."""
+    if target is not None or (report is None and len(run) <= 1 and not run.events(type="fusion_decision", limit=1)):
+        return None
+    if report is not None:
+        rows = [_row(one) for one in parse_fusion_dump(report)]
+    else:
+        found = fusion_report(run)
+        rows = list(found.rows)
+    holds: dict[str, set[str]] = {}
+    last: FusionRow | None = None
+    gone = False
+    for row in rows:
+        readers = {name for one in row.consumers for name in holds.get(one, {one})}
+        if row.verdict == "fused":
+            for one in row.consumers:
+                made = row.made or one
+                holds[made] = holds.get(one, {one}) | holds.get(row.producer, {row.producer}) | holds.get(made, set())
+            if row.producer == producer and consumer in readers:
+                return row
+        elif row.producer == producer and not gone and (not readers or consumer in readers or row.verdict != "refused"):
+            last = row
+    if last is not None and last.verdict == "priority":
+        return replace(last, verdict="refused", code=NO_BENEFIT, reason=_NO_BENEFIT_WORDS)
+    return last
+
+
+def _proven(tried: list[Flip], producer: str, consumer: str, backend: str, notes: list[str]) -> list[Flip]:
+    """Ask the real compiler, deviceless, whether the first edits do what the core says."""
+    from tempfile import TemporaryDirectory
+
+    from hloscope.core.analysis.real_compile import DumpCompile
+    from hloscope.core.dumps.directory import open_dump
+    from hloscope.core.text import load_module
+    from hloscope.core.xla.compile import compile_hlo_text
+
+    made: list[Flip] = []
+    for flip in tried[:PROVEN_FLIPS]:
+        pair = load_module(flip.module).entry
+        opcodes = {one.name: one.opcode for one in pair.instructions}
+        try:
+            with TemporaryDirectory(prefix="hloscope-prove-") as folder:
+                compile_hlo_text(
+                    flip.module, dump_to=folder, target="h100" if backend == "gpu" else "cpu", pass_re="fusion",
+                    proto=False,
+                )  # fmt: skip
+                with open_dump(folder) as dump:
+                    one, _ = dump.select(None)
+                    compile_ = DumpCompile(one)
+                    after = stages_around(compile_, FUSION_PASSES[backend])[-1].after
+                    fused = _holds_edge(compile_.module(after.index), opcodes[producer], opcodes[consumer])
+        except HloscopeError as error:
+            notes.append(f"the real compiler was not asked: {error.message}")
+            return tried
+        if fused:
+            made.append(replace(flip, proven_by=("core", "xla")))
+        else:
+            notes.append(f"the real compiler, given the pair with {flip.change!r}, has no fusion with both")
+            made.append(flip)
+    return [*made, *tried[PROVEN_FLIPS:]]
+
+
+def _holds_edge(module: HloModule, producer: str, consumer: str) -> bool:
+    """Whether some fusion computes an instruction of opcode `consumer` from one of opcode `producer`."""
+    for computation in module.computations:
+        if not computation.is_fusion:
+            continue
+        above: dict[str, bool] = {}
+        for one in computation.post_order():
+            from_producer = any(operand.opcode == producer or above[operand.name] for operand in one.operands)
+            if one.opcode == consumer and from_producer:
+                return True
+            above[one.name] = from_producer
+    return False
+
+
+# ---------------------------------------------------------------- kernels
+def kernel_report(run: Run, *, target: str | None = None) -> tuple[list[Kernel], str]:
+    """The kernels of the stage after fusion (the last stage where there is none), and on which device.
+
+    Raises UnsupportedError for a run of another backend, unless `target` names a GPU.
+    """
+    from hloscope.core.errors import UnsupportedError
+    from hloscope.core.fusion.gpu.kernels import kernels
+
+    if target is None and run.source.target not in (None, "gpu", "core"):
+        raise UnsupportedError(f"kernels are estimated for GPUs only, not for {run.source.target}")
+    device = _device(target, run.report(FileKind.TARGET_CONFIG))
+    compile_ = RunCompile(run)
+    try:
+        index = stages_around(compile_, FUSION_PASSES["gpu"])[-1].after.index
+    except DumpError:
+        index = len(run) - 1
+    return kernels(compile_.module(index), device), device.name
+
+
+def _int(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) else None
+
+
+def _float(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(str(one) for one in value) if isinstance(value, list | tuple) else ()

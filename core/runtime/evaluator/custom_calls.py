@@ -1,18 +1,18 @@
 """Custom calls by target. An unknown target is an error that names it: guessing would hide a wrong result.
 
-A row prepares a kernel as an opcode does; callers add rows through `EvaluationOptions.custom_calls`. Meanings of the
-LAPACK targets: ``jaxlib/cpu/lapack_kernels.cc``; arrays arrive in logical order, so column-major layouts do not show.
+A row prepares a kernel as an opcode does; callers add rows through `EvaluationOptions.custom_calls`. Those of LAPACK,
+cuBLAS and cuDNN have files of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from hloscope.core.runtime.evaluator import collectives, gpu_calls, linear_algebra, sharding, sorting
+from hloscope.core.runtime.evaluator import collectives, gpu_calls, lapack, sharding, sorting
 from hloscope.core.runtime.evaluator.random_bits import generator
 from hloscope.core.runtime.evaluator.values import (
     TOKEN,
@@ -70,47 +70,6 @@ def _top_k(instruction: HloInstruction, machine: Machine) -> Kernel:
     largest = not any(root.opcode == "compare" and root.attr("direction") in ("LT", "LE") for root in roots)
     element = instruction.operand(0).shape.type
     return lambda x: sorting.top_k(x, element, k, largest)
-
-
-def _attributes(instruction: HloInstruction) -> dict[str, int]:
-    """The integers of an FFI call's ``{name = 76 : ui8, …}`` or JSON dictionary."""
-    config = instruction.attr("backend_config")
-    if isinstance(config, dict):
-        return {k: v for k, v in cast("dict[str, Any]", config).items() if isinstance(v, int)}
-    out: dict[str, int] = {}
-    for part in str(config or "").strip("{} ").split(","):
-        key, _, value = part.partition("=")
-        number = value.partition(":")[0].strip()
-        if number.lstrip("-").isdigit():
-            out[key.strip()] = int(number)
-    return out
-
-
-def _potrf(instruction: HloInstruction, machine: Machine) -> Kernel:
-    """Cholesky in place, the other triangle keeping the input; then the first bad minor, 1-based, 0 for none."""
-    lower = _attributes(instruction).get("uplo", ord("L")) == ord("L")
-
-    def kernel(a: Array) -> Value:
-        factor, bad = linear_algebra.cholesky(a, lower)
-        rows, columns = np.indices(a.shape[-2:])
-        named = rows >= columns if lower else rows <= columns
-        return (np.where(named, factor, a), bad)
-
-    return kernel
-
-
-def _trsm(instruction: HloInstruction, machine: Machine) -> Kernel:
-    """Triangular solve: op(A) X = B or X op(A) = B."""
-    given = _attributes(instruction)
-    transpose = {"N": "NO_TRANSPOSE", "T": "TRANSPOSE", "C": "ADJOINT"}.get(chr(given.get("trans_x", ord("N"))))
-    if transpose is None:
-        raise InstructionUnsupported(instruction, f"with trans_x={given.get('trans_x')}")
-    left = given.get("side", ord("L")) == ord("L")
-    lower = given.get("uplo", ord("L")) == ord("L")
-    unit = given.get("diag", ord("N")) == ord("U")
-    return lambda a, b, *_alpha: linear_algebra.solve_triangular(
-        a, b, left=left, lower=lower, unit_diagonal=unit, transpose=transpose
-    )
 
 
 # ---------------------------------------------------------------- regions that each device runs for itself
@@ -205,6 +164,7 @@ MANUAL = frozenset(
 def _table() -> dict[str, Prepare]:
     out: dict[str, Prepare] = {
         **gpu_calls.TARGETS,
+        **lapack.TARGETS,
         "AllocateBuffer": _undefined,
         # Their meaning is in the sizes that arrays carry, which have rules of their own.
         "PadToStatic": _undefined,
@@ -226,9 +186,6 @@ def _table() -> dict[str, Prepare]:
         "MoveToDevice": _identity,
         "GatherScatterIndicesBitpacked": _identity,
     }
-    for letter in "sdcz":
-        out[f"lapack_{letter}potrf_ffi"] = _potrf
-        out[f"lapack_{letter}trsm_ffi"] = _trsm
     return out
 
 

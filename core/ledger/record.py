@@ -305,7 +305,7 @@ class LedgerWriter:
     def begin_pass(
         self, name: str, *, pipeline: str = "", xla_pass_id: int | None = None, instructions: int | None = None
     ) -> int:
-        """See Recorder. Commits what was recorded, and that this pass started, unless the last commit is under 10 ms old."""
+        """See Recorder. Commits what was recorded, and that this pass started, unless it did so in the last 10 ms."""
         if not self.enabled:
             return 0
         self._pass_total += 1

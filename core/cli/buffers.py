@@ -14,6 +14,7 @@ from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from hloscope.core.buffers.allocation import BufferAssignment
     from hloscope.core.buffers.hazards import Hazard
     from hloscope.core.buffers.questions import ShareAnswer, WhatIf
     from hloscope.core.dumps.buffer_reports_oom import OomMessage
@@ -37,6 +38,7 @@ _BAR = 24
 )  # fmt: skip
 @click.option("--prove", is_flag=True, help="Have the real compiler confirm donate:N, without a device.")
 @click.option("--largest", default=10, metavar="N", type=click.IntRange(min=0), help="Values shown at the peak.")
+@click.option("--reports", "folder", metavar="DIR", help="Write the four memory reports of hloscope's own assignment.")
 @module_option
 @json_option
 def command(
@@ -47,6 +49,7 @@ def command(
     changes: Sequence[str],
     prove: bool,
     largest: int,
+    folder: str | None,
     module: str | None,
     as_json: bool,
 ) -> int:
@@ -68,6 +71,9 @@ def command(
         buffers = run.buffers if target is None else Buffers(run, target)
         found = buffers.map(largest=largest, hazards=hazards)
         shared = buffers.can_share(*can_share) if can_share else None
+        if folder is not None:
+            file = run.outline[-1].file or f"{run.source.module or 'module'}.after_optimizations.txt"
+            _write_reports(buffers.assignment, folder, os.path.basename(file).removesuffix(".txt"))
         told = [buffers.what_if(change) for change in changes]
         proofs = _proofs(path, run.stage_text(0), target or run.source.target, changes) if prove else []
         say_notes(found.notes)
@@ -91,6 +97,29 @@ def command(
         }
         emit_object(answer, as_json, lambda: _print(_lines(found, shared, told, proofs)), source=run.source)
     return int(any(one.severity == "error" for one in found.hazards or ()))
+
+
+def _write_reports(assignment: BufferAssignment, folder: str, stem: str) -> None:
+    from hloscope.core.buffers.report_text import (
+        buffer_assignment_text,
+        live_range_text,
+        memory_usage_text,
+        values_text,
+    )
+
+    for end, text in (
+        ("buffer-assignment", buffer_assignment_text),
+        ("buffer-assignment-values", values_text),
+        ("live-range", live_range_text),
+        ("memory-usage-report", memory_usage_text),
+    ):
+        path = os.path.join(folder, f"{stem}-{end}.txt")
+        try:
+            os.makedirs(folder, exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text(assignment))
+        except OSError as error:
+            raise UsageError((error.strerror or str(error)).lower(), path=path) from None
 
 
 def _proofs(path: str, text: str, target: str | None, changes: Sequence[str]) -> list[Proof]:
@@ -126,7 +155,8 @@ def _lines(
     yield f"peak {size(found.peak_bytes)} at step {found.peak_step} of {len(found.steps)}{running}"
     yield (
         f"{len(found.allocations)} allocations, {size(found.total_bytes)}; {size(found.fragmentation)} of temporary "
-        f"memory unused at its fullest; {'as the compiler reported' if found.origin == 'xla' else 'assigned by hloscope'}"
+        f"memory unused at its fullest; "
+        f"{'as the compiler reported' if found.origin == 'xla' else 'assigned by hloscope'}"
     )
     if len(found.spaces) > 1:
         yield (

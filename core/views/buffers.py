@@ -20,7 +20,7 @@ from hloscope.core.dumps.buffer_reports import read_buffer_assignment, read_live
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import HloscopeError, UnsupportedError
 from hloscope.core.text import load_module
-from hloscope.core.views.data import SourceFrame
+from hloscope.core.views.data import BufferPlace, SourceFrame
 
 if TYPE_CHECKING:
     from hloscope.core.buffers.allocation import BufferAssignment, Refusal
@@ -302,20 +302,6 @@ class Buffers:
                         )
                     )
         return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class BufferPlace:
-    """Where a part of an instruction's result lies."""
-
-    shape_index: str
-    allocation: int
-    kind: str
-    offset: int
-    size: int
-    live: tuple[int, int] | None
-    shared_with: int
-    """Other values that start at the same byte at other times."""
 
 
 def _row(one: MapAllocation) -> BufferRow:

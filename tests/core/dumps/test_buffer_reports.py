@@ -1,0 +1,116 @@
+"""The readers of the memory reports and of the out-of-memory message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hloscope.core.dumps.buffer_reports import (
+    ValueName,
+    read_buffer_assignment,
+    read_live_ranges,
+    read_memory_usage,
+    read_values,
+)
+from hloscope.core.dumps.buffer_reports_oom import parse_size, read_oom
+from hloscope.core.errors import DumpError
+
+
+def report(fixtures: Path, backend: str, end: str) -> str:
+    return next((fixtures / "dumps" / backend).rglob(f"*{end}")).read_text()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu", "tpu"])
+def test_reports_of_every_back_end_are_read_to_the_last_value(fixtures: Path, backend: str) -> None:
+    text = report(fixtures, backend, "-buffer-assignment.txt")
+    found = read_buffer_assignment(text)
+    assert sum(len(one.values) for one in found) == text.count("\n value: ")
+    usage = read_memory_usage(report(fixtures, backend, "-memory-usage-report.txt"))
+    assert sum(space.total for space in usage) == sum(one.size for one in found)
+    ranges = read_live_ranges(report(fixtures, backend, "-live-range.txt"))
+    placed = {value.name for one in found for value in one.values if not one.thread_local}
+    assert set(ranges.ranges) & placed
+    assert ranges.peak and ranges.peak_tick is not None and len(ranges.sequence) == ranges.end
+
+
+@pytest.mark.parametrize("case", ["cpu_switch_loop", "gpu_nested_scan"])
+def test_positions_and_uses_of_every_value_are_read(fixtures: Path, case: str) -> None:
+    folder = fixtures / "buffers" / case
+    found = read_buffer_assignment(next(folder.glob("*-buffer-assignment.txt")).read_text())
+    records = read_values(next(folder.glob("*-buffer-assignment-values.txt")).read_text())
+    assert {one.name for one in records} == {value.name for one in found for value in one.values}
+    assert all(one.positions and one.line for one in records) and any(one.uses for one in records)
+
+
+def test_a_header_says_all_it_says() -> None:
+    (one,) = read_buffer_assignment(
+        "BufferAssignment:\nallocation 3: size 24, color 1, parameter 2, shape |(f32[2], /*index=1*/s32[])| at "
+        "ShapeIndex {1,0}, maybe-live-out:\n value: <17 a.b-c{1,0} (phi) @1> (size=8,offset=16): f32[2]{0}\n"
+    )
+    assert (one.index, one.size, one.color, one.parameter, one.parameter_index) == (3, 24, 1, 2, (1, 0))
+    assert one.live_out and not one.constant and one.kind == "parameter"
+    assert one.values[0].name == ValueName("a.b-c", (1, 0)) and one.values[0].is_phi
+
+
+@pytest.mark.parametrize("read", [read_buffer_assignment, read_live_ranges, read_values, read_memory_usage])
+def test_a_strange_line_is_named(read) -> None:  # noqa: ANN001
+    with pytest.raises(DumpError) as error:
+        read("\nnothing of the kind\n", path="x.txt")
+    assert str(error.value).startswith("x.txt:2: not a line of a ")
+
+
+GPU_OOM = """jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.
+BufferAssignment OOM Debugging.
+BufferAssignment stats:
+             parameter allocation:    1.00GiB
+              constant allocation:         4B
+        maybe_live_out allocation:    1.00GiB
+     preallocated temp allocation:   16.00GiB
+                 total allocation:   18.00GiB
+Peak buffers:
+\tBuffer 1:
+\t\tSize: 16.00GiB
+\t\tOperator: op_name="jit(f)/dot_general" source_file="train.py" source_line=17
+\t\tXLA Label: fusion
+\t\tShape: f32[65536,65536]
+\t\t==========================
+
+\tBuffer 2:
+\t\tSize: 1.00GiB
+\t\tEntry Parameter Subshape: f32[16384,16384]
+\t\t==========================
+"""
+TPU_OOM = """Ran out of memory in memory space hbm. Used 17.50G of 15.48G hbm. Exceeded hbm capacity by 2.02G.
+  Largest program allocations in hbm:
+
+  1. Size: 4.00G
+     Operator: op_name="jit(f)/mul" source_file="a.py" source_line=3
+     Shape: f32[32768,32768]{1,0:T(8,128)}
+     Unpadded size: 3.50G
+     XLA label: fusion.1 = fusion(p.1), kind=kLoop
+     Allocation type: HLO temp
+     ==========================
+"""
+
+
+def test_the_out_of_memory_message_of_a_gpu() -> None:
+    found = read_oom(GPU_OOM)
+    assert found.wanted == 17179869184 and found.stats["total allocation"] == 18 << 30
+    assert [(one.rank, one.size, one.shape, one.label) for one in found.buffers] == [
+        (1, 16 << 30, "f32[65536,65536]", "fusion"),
+        (2, 1 << 30, "f32[16384,16384]", "parameter"),
+    ]
+    assert found.buffers[0].source == "train.py:17"
+
+
+def test_the_out_of_memory_message_of_a_tpu() -> None:
+    found = read_oom(TPU_OOM)
+    assert found.used == int(17.5 * (1 << 30)) and found.limit == parse_size("15.48G")
+    (one,) = found.buffers
+    assert (one.kind, one.unpadded, one.op_name) == ("HLO temp", int(3.5 * (1 << 30)), "jit(f)/mul")
+
+
+def test_any_other_text_is_none() -> None:
+    with pytest.raises(DumpError, match="no out-of-memory message"):
+        read_oom("Traceback")

@@ -32,20 +32,26 @@ class NameUniquer:
     """Hands out names that were not handed out before; the same calls give the same names."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
+        self._taken: dict[str, int] = {}  # name: nodes that carry it; a text may give one to nodes of two computations
         self._next: dict[str, int] = {}
 
     def reserve(self, name: str) -> None:
         """Mark a name as taken as it stands."""
-        self._taken.add(name)
+        self._taken[name] = self._taken.get(name, 0) + 1
 
     def reserve_all(self, names: Iterable[str]) -> None:
         """Mark names as taken as they stand."""
-        self._taken.update(names)
+        taken = self._taken
+        for name in names:
+            taken[name] = taken[name] + 1 if name in taken else 1
 
     def release(self, name: str) -> None:
-        """Forget a name that no node carries any more."""
-        self._taken.discard(name)
+        """A node gave up its name; it is free again when no node carries it any more."""
+        left = self._taken.get(name, 0) - 1
+        if left > 0:
+            self._taken[name] = left
+        else:
+            self._taken.pop(name, None)
 
     def __contains__(self, name: str) -> bool:
         return name in self._taken
@@ -54,7 +60,7 @@ class NameUniquer:
         """`prefix` itself where it is free, else its root with the smallest number not handed out yet."""
         name = sanitize(prefix)
         if name not in self._taken:
-            self._taken.add(name)
+            self._taken[name] = 1
             return name
         found = _SUFFIX.match(name)
         root = found["root"] if found is not None and found["root"] else name
@@ -63,5 +69,5 @@ class NameUniquer:
             number += 1
         self._next[root] = number + 1
         name = f"{root}.{number}"
-        self._taken.add(name)
+        self._taken[name] = 1
         return name

@@ -128,6 +128,9 @@ class RuleEngine:
             else:
                 one.parent.replace(one, new)
                 step.done(*made, detail=detail)
+            if one.in_computation and not one.user_count and not one.is_root:
+                # Its effect, where it has one, is that of what replaced it.
+                one.parent.remove(one)
             # Operands that stay lost a user, which some rules wait for.
             return [*(o for o in operands if o.in_computation), *made, new, *new.users]
         return None

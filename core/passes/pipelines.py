@@ -37,16 +37,18 @@ _CPU_SIMPLIFY = (
 _FLOATS = " ".join(f"float-normalization-{kind}" for kind in WIDER)
 _CPU_BEFORE = (
     "batched_gather_scatter_normalizer result_caster dot_decomposer operand_upcaster{except_library=true}"
-    " zero_sized_hlo_elimination dynamic-index-splitter conditional-to-select map-inline topk-decomposer"
-    " comparison-expander call-inliner{single_call_site=true} batch-dot-simplification dot_decomposer"
-    f" all-reduce-promotion {_FLOATS} batch-dot-simplification"
+    " rng-expander rng-bit-generator-expander zero_sized_hlo_elimination dynamic-index-splitter"
+    " conditional-to-select map-inline topk-decomposer comparison-expander cholesky_expander"
+    " triangular_solve_expander all_to_all_decomposer call-inliner{single_call_site=true} batch-dot-simplification"
+    f" dot_decomposer all-reduce-promotion {_FLOATS} batch-dot-simplification"
     " convolution-group-converter{convert_batch_groups_only=true} convolution-group-converter batchnorm_expander"
     " logistic-expander conditional-canonicalizer dynamic-dimension-simplifier reduce-window-rewriter"
     " reduce-window-resizer convolution-canonicalization change-op-data-type"
 )
 _GPU_SIMPLIFY = (
     "zero_sized_hlo_elimination gather_simplifier gather_expander scatter_simplifier scatter_expander"
-    " algsimp{enable_dot_strength_reduction=false,enable_unconditional_reduce_of_concat_replacement=false,"
+    " dot-strength-reduction algsimp{enable_dot_strength_reduction=false,"
+    "enable_unconditional_reduce_of_concat_replacement=false,"
     "unconditionally_simplify_reduce_of_transpose_or_reshape=true,enable_hoist_transpose_of_reshape=true,"
     "enable_fold_transpose_into_scatter=true,enable_conditional_simplification=true,"
     "enable_conv_add_multiply_reorder=true} simplify-sorts tuple-simplifier while-loop-constant-sinking"
@@ -54,8 +56,10 @@ _GPU_SIMPLIFY = (
     " simplify-conditional cse dce"
 )
 _GPU_BEFORE = (
-    "batched_gather_scatter_normalizer dot_decomposer result_caster operand_upcaster comparison-expander"
-    " zero_sized_hlo_elimination select_and_scatter_expander dynamic-index-splitter call-inliner batchnorm_expander"
+    "batched_gather_scatter_normalizer dot_decomposer result_caster operand_upcaster rng-expander"
+    " rng-bit-generator-expander comparison-expander zero_sized_hlo_elimination select_and_scatter_expander"
+    " cholesky_expander"
+    " dynamic-index-splitter call-inliner batchnorm_expander"
     " logistic-expander conditional-canonicalizer dynamic-dimension-simplifier reduce-window-rewriter"
     " reduce-window-resizer"
 )
@@ -74,7 +78,7 @@ def cpu_pipelines(registry: Registry) -> list[HloPass]:
 
     verifier = [registry.make("hlo-verifier")]
     return [
-        HloPassPipeline("sharding-removal", _passes(registry, "flatten-call-graph dce"), verifier),
+        HloPassPipeline("sharding-removal", _passes(registry, "flatten-call-graph sharding-remover dce"), verifier),
         HloPassPipeline(
             "HLO passes through layout assignment",
             [
@@ -84,7 +88,8 @@ def cpu_pipelines(registry: Registry) -> list[HloPass]:
                 simplification("post_scatter_expansion_simplification"),
                 *_passes(
                     registry,
-                    "gemv-rewriter topk-rewriter transpose-folding{rows_and_columns_only=true} cse tuple-simplifier"
+                    "gemv-rewriter topk-rewriter transpose-folding{rows_and_columns_only=true} cse"
+                    " cse_barrier_expander tuple-simplifier"
                     " while-loop-trip-count-annotator flatten-call-graph layout-assignment{backend=cpu}",
                 ),
             ],
@@ -102,13 +107,13 @@ def gpu_pipelines(registry: Registry) -> list[HloPass]:
                 registry, "flatten-call-graph call-inliner zero_sized_hlo_elimination conditional-canonicalizer"
             ),
         ),
-        HloPassPipeline("sharding-removal", _passes(registry, "dce")),
+        HloPassPipeline("sharding-removal", _passes(registry, "sharding-remover dce")),
         HloPassPipeline(
             "optimization",
             [
                 *_passes(registry, _GPU_BEFORE),
                 HloPassFix(HloPassPipeline("simplification", _passes(registry, _GPU_SIMPLIFY))),
-                *_passes(registry, "transpose-folding"),
+                *_passes(registry, "dot-merger transpose-folding"),
                 HloPassFix(HloPassPipeline("simplification-2", _passes(registry, "convert-mover algsimp"))),
                 *_passes(registry, "computation-deduplicator"),
             ],

@@ -26,8 +26,18 @@ if TYPE_CHECKING:
 _TABLE = """
 algsimp passes.algsimp:AlgebraicSimplifier
     algebraic simplifier: local rewrite rules
+all-gather-simplifier passes.collectives:AllGatherSimplifier
+    all-gathers that gather nothing
+all-reduce-folder passes.collectives:AllReduceFolder
+    nested all-reduces in one
 all-reduce-promotion passes.expand.float_normalization:AllReducePromotion
     reductions over devices in f32
+all-reduce-reassociate passes.collectives:AllReduceReassociate
+    one all-reduce for the sum of two
+all-reduce-simplifier passes.collectives:AllReduceSimplifier
+    reductions over one device, or of equal values
+all_to_all_decomposer passes.collectives:AllToAllDecomposer
+    all-to-alls of slices
 batch-dot-simplification passes.expand.contractions:BatchDotSimplification
     drops batch dimensions of size 1 from dots
 batched_gather_scatter_normalizer passes.expand.indices:BatchedGatherScatterNormalizer
@@ -40,6 +50,8 @@ call-inliner passes.call_inliner:CallInliner
     puts called bodies in place of calls
 change-op-data-type passes.expand.contractions:ChangeOpDataType
     products of halves computed in f32
+cholesky_expander passes.expand.linear_algebra:CholeskyExpander
+    Cholesky factors as loops
 comparison-expander passes.expand.elementary:ComparisonExpander
     total order of floats by their bits
 computation-deduplicator passes.simple:ComputationDeduplicator
@@ -60,8 +72,14 @@ copy-insertion buffers.copy_insertion:CopyInsertion
     copies values that would overwrite each other in one buffer
 cse passes.cse:HloCse
     merges instructions that compute the same value
+cse_barrier_expander passes.collectives:OptimizationBarrierExpander
+    removes optimization barriers
 dce passes.dce:HloDce
     removes what nobody uses
+dot-merger passes.dot_merger:DotMerger
+    dots that share an operand as one
+dot-strength-reduction passes.dot_merger:DotStrengthReduction
+    small dots as multiply and reduce
 dot_decomposer passes.expand.contractions:DotDecomposer
     brings dots into canonical form
 dynamic-dimension-simplifier passes.simple:DynamicDimensionSimplifier
@@ -112,6 +130,8 @@ map-inline passes.expand.elementary:MapInliner
     maps as plain operations
 operand_upcaster passes.expand.contractions:OperandUpcaster
     operands of products in the type of the result
+priority-fusion fusion.gpu.priority_fusion:PriorityFusion
+    fuses first what saves most time by the GPU's cost model
 reduce-window-resizer passes.expand.windows:ReduceWindowResizer
     windows over vectors as windows over matrices
 reduce-window-rewriter passes.expand.windows:ReduceWindowRewriter
@@ -120,12 +140,18 @@ reshape-mover passes.reshape_mover:ReshapeMover
     moves reshapes and transposes below elementwise operations
 result_caster passes.expand.contractions:ResultCaster
     narrow products computed in the operands' type
+rng-bit-generator-expander passes.expand.random_bits:RngBitGeneratorExpander
+    random bits by integer arithmetic
+rng-expander passes.expand.random_bits:RngExpander
+    random numbers by integer arithmetic
 scatter_expander passes.expand.indices:ScatterExpander
     writes scatters of one window out
 scatter_simplifier passes.expand.indices:ScatterSimplifier
     brings scatters into one form
 select_and_scatter_expander passes.expand.windows:SelectAndScatterExpander
     select-and-scatter as reduce-window and scatter
+sharding-remover passes.collectives:ShardingRemover
+    removes annotations of shardings
 simplify-conditional passes.conditionals:ConditionalSimplifier
     takes known and cheap branches, drops unused parts
 simplify-fp-conversions passes.simple:SimplifyFpConversions
@@ -144,6 +170,8 @@ transpose-folding passes.expand.contractions:TransposeFolding
     folds transposes into dots
 tree_reduction_rewriter passes.expand.windows:TreeReductionRewriter
     long reductions in steps of 32
+triangular_solve_expander passes.expand.linear_algebra:TriangularSolveExpander
+    triangular systems as loops
 tuple-simplifier passes.tuple_simplifier:TupleSimplifier
     takes values past tuples
 while-loop-constant-sinking passes.loops.motion:WhileLoopConstantSinking

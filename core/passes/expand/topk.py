@@ -144,6 +144,8 @@ def _slices(one: HloInstruction, along: int) -> list[tuple[int, HloInstruction]]
             number, cut = int(user.attr("index")), user.users[0]
         if cut.opcode != "slice" or cut.control_predecessors or cut.control_successors:
             return None
+        if not cut.user_count and not cut.is_root:
+            return None
         for d, b in enumerate(bounds_of(cut)):
             if b.start or b.stride != 1 or (d != along and b.limit != cut.operand(0).shape.dimensions[d]):
                 return None

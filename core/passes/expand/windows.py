@@ -17,7 +17,8 @@ from hloscope.core.passes.engine import RulePass, run_rules
 from hloscope.core.passes.expand.counted_loop import inline_reducer, reducer_is_elementwise
 from hloscope.core.passes.expand.cpu_library import library_takes_reduction
 from hloscope.core.passes.gate import Refusal
-from hloscope.core.passes.rules.base import Answer, Builder, RuleOptions, is_static_array, rule
+from hloscope.core.passes.rules.base import Answer, Builder, RuleOptions, is_all, is_static_array, rule
+from hloscope.core.passes.rules.predicates import reducer_opcode
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.module import HloModule
@@ -35,6 +36,14 @@ def window_of(one: HloInstruction) -> tuple[WindowDimension, ...]:
     return () if window is None else tuple(window.dimensions)
 
 
+def double_start(one: HloInstruction) -> Refusal | None:
+    """Why the initial value of a sum or product may not be folded in twice; None where it changes nothing."""
+    neutral = {"add": 0, "multiply": 1}.get(str(reducer_opcode(one.callee("to_apply"))))
+    if neutral is None or is_all(one.operand(one.operand_count // 2), neutral):
+        return None
+    return Refusal("initial_value", f"it is not known to be {neutral}, and every step would take it in")
+
+
 # ---------------------------------------------------------------- reductions in steps
 @rule("tree-reduction", "reduce", "a reduction over more than 32 elements of a dimension → windows of 32, then reduce")
 def tree_reduction(one: HloInstruction, options: RuleOptions) -> Answer:
@@ -44,6 +53,10 @@ def tree_reduction(one: HloInstruction, options: RuleOptions) -> Answer:
     dims = one.dimensions
     if not is_static_array(x.shape) or all(x.shape.dimensions[d] <= _TREE for d in dims):
         return None
+    if x.shape.element_type != one.shape.element_type:
+        return Refusal("element_types", f"{x.shape.element_type} to {one.shape.element_type}")
+    if (refusal := double_start(one)) is not None:
+        return refusal
 
     def make(build: Builder) -> HloInstruction:
         window: list[WindowDimension] = []
@@ -128,6 +141,11 @@ def tree_scan(one: HloInstruction, options: RuleOptions) -> Answer:
         return Refusal("reducer", "its root is no tuple")
     if not reducer_is_elementwise(one.callee("to_apply")):
         return Refusal("reducer", "not elementwise")
+    kinds = [leaf.element_type for _, leaf in one.shape.leaves()]
+    if [o.shape.element_type for o in one.operands] != [*kinds, *kinds]:
+        return Refusal("element_types", "operands of other types than the results")
+    if (refusal := double_start(one)) is not None:
+        return refusal
     return lambda build: _scan_in_two_levels(build, one, scan)
 
 

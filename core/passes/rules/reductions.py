@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 
 def _plain(one: HloInstruction) -> bool:
-    """One operand, fixed sizes."""
-    return one.operand_count == 2 and is_static_array(one.shape) and is_static_array(one.operand(0).shape)
+    """One operand, fixed sizes, one element type."""
+    if one.operand_count != 2 or not is_static_array(one.shape) or not is_static_array(one.operand(0).shape):
+        return False
+    return len({o.shape.element_type for o in (one, *one.operands)}) == 1
 
 
 @rule("reduce-empty", "reduce", "reduce of arrays without elements → the initial values", insensitive=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -49,8 +50,10 @@ if TYPE_CHECKING:
 @click.option("--args", "args_path", metavar="ARGS.npz", help="Inputs; random ones by --seed where this is left out.")
 @click.option("--seed", default=0, show_default=True, help="Seed of random inputs.")
 @click.option("--cures/--no-cures", default=True, help="Look for switches of the real XLA that make it right.")
+@click.option("--bundle", metavar="DIR", help="Write a folder for a bug report: module, inputs, results, report.")
+@click.option("--no-redact", is_flag=True, help="Keep source files and operation names in the bundle.")
 @click.option("--ledger", metavar="RUN.ledger", help="Keep the ledger of the compile that shows the fault.")
-@click.option("--force", is_flag=True, help="Overwrite the ledger where it exists.")
+@click.option("--force", is_flag=True, help="Overwrite the ledger or write into the bundle where it exists.")
 @module_option
 @json_option
 def command(
@@ -67,6 +70,8 @@ def command(
     args_path: str | None,
     seed: int,
     cures: bool,
+    bundle: str | None,
+    no_redact: bool,
     ledger: str | None,
     force: bool,
     module: str | None,
@@ -89,10 +94,11 @@ def command(
     from hloscope.core.cli.opening import refuse_existing
     from hloscope.core.views.run import find_definition, load
 
+    ending = Ending(as_json, bundle, not no_redact, force)
     if user_command is not None:
         if path is not None:
             raise UsageError("--command takes no FILE")
-        return _search_command(user_command, xla_flags, cures, as_json)
+        return _search_command(user_command, xla_flags, cures, ending)
     if path is None:
         raise UsageError("name a FILE or a dump, or give --command")
     if ledger is not None:
@@ -102,13 +108,13 @@ def command(
         if len(run) > 1:
             if passes is not None or pipeline is not None or plugin or disable_passes:
                 raise UsageError("--passes, --pipeline, --plugin, --disable-passes are for a single module", path=path)
-            return _search_dump(run, oracle, args_path, seed, as_json)
+            return _search_dump(run, oracle, args_path, seed, ending)
         data = run.stage_bytes(0)
         source = run.source
     if engine == "xla":
         if passes is not None or pipeline is not None or plugin or ledger is not None:
             raise UsageError("--passes, --pipeline, --plugin and --ledger are for --engine core", path=path)
-        return _search_xla(data, path, source, oracle, args_path, seed, xla_flags, disable_passes, cures, as_json)
+        return _search_xla(data, path, source, oracle, args_path, seed, xla_flags, disable_passes, cures, ending)
     from hloscope.bisect.oracles import make_oracle
     from hloscope.bisect.subjects.core import CoreSearch, CoreSubject
     from hloscope.core.passes.flags import PassFlags
@@ -131,11 +137,26 @@ def command(
         place = find_definition(data, one.instruction, 0) if one.instruction is not None else None
         return place.line + 1 if place is not None else None
 
-    _emit(answer, source, line, as_json)
-    return 1 if answer.fault else 0
+    return _finish(answer, source, line, ending)
 
 
-def _emit(answer: Answer, source: Source | None, line: Callable[[Culprit], int | None], as_json: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an answer is given."""
+
+    as_json: bool
+    bundle: str | None
+    redact: bool
+    force: bool
+
+
+def _finish(answer: Answer, source: Source | None, line: Callable[[Culprit], int | None], ending: Ending) -> int:
+    """Write the bundle where one is wanted, print the answer, and return the exit code."""
+    if ending.bundle is not None and answer.fault:
+        from hloscope.bisect.bundle import write_bundle
+
+        words = ["bisect", *(shlex.quote(word) for word in _words())]
+        write_bundle(ending.bundle, answer, source, words, redact=ending.redact, force=ending.force)
     keys = {
         "verdict": answer.verdict,
         "culprits": [_culprit_keys(one, line(one)) for one in answer.culprits],
@@ -143,18 +164,25 @@ def _emit(answer: Answer, source: Source | None, line: Callable[[Culprit], int |
         "probes": answer.probes,
         "evidence": answer.evidence,
         "reduced": None,
-        "bundle": None,
+        "bundle": ending.bundle if answer.fault else None,
     }
-    emit_object(keys, as_json, lambda: _show(answer, line), source=source)
+    emit_object(keys, ending.as_json, lambda: _show(answer, line), source=source)
+    if ending.bundle is not None and answer.fault and not ending.as_json:
+        click.echo(f"  {ending.bundle}: the bundle; report.md in it says how to see it")
+    return 1 if answer.fault else 0
 
 
-def _search_command(user_command: str, xla_flags: str, cures: bool, as_json: bool) -> int:
+def _words() -> list[str]:
+    """The command line after ``bisect``."""
+    return sys.argv[sys.argv.index("bisect") + 1 :] if "bisect" in sys.argv else []
+
+
+def _search_command(user_command: str, xla_flags: str, cures: bool, ending: Ending) -> int:
     """A user's own program as what is searched."""
     from hloscope.bisect.subjects.xla import CommandSearch
 
-    answer = CommandSearch(user_command, shlex.split(xla_flags), cures=cures, watch=_progress(as_json)).run()
-    _emit(answer, None, lambda _: None, as_json)
-    return 1 if answer.fault else 0
+    answer = CommandSearch(user_command, shlex.split(xla_flags), cures=cures, watch=_progress(ending.as_json)).run()
+    return _finish(answer, None, lambda _: None, ending)
 
 
 def _search_xla(
@@ -167,7 +195,7 @@ def _search_xla(
     xla_flags: str,
     disable_passes: str | None,
     cures: bool,
-    as_json: bool,
+    ending: Ending,
 ) -> int:
     """The installed XLA:CPU on one module as what is searched."""
     from hloscope.bisect.subjects.xla import XlaSearch, unoptimised
@@ -191,17 +219,16 @@ def _search_xla(
         expected = unoptimised(text, [leaf for one in args for leaf in leaves(one) if not isinstance(leaf, Token)])
     disabled = tuple(disable_passes.split(",")) if disable_passes else ()
     flags = shlex.split(xla_flags)
-    answer = XlaSearch(module, text, path, args, expected, flags, disabled, cures, _progress(as_json)).run()
+    answer = XlaSearch(module, text, path, args, expected, flags, disabled, cures, _progress(ending.as_json)).run()
 
     def line(one: Culprit) -> int | None:
         place = find_definition(data, one.instruction, 0) if one.instruction is not None else None
         return place.line + 1 if place is not None else None
 
-    _emit(answer, source, line, as_json)
-    return 1 if answer.fault else 0
+    return _finish(answer, source, line, ending)
 
 
-def _search_dump(run: Run, oracle: str, args_path: str | None, seed: int, as_json: bool) -> int:
+def _search_dump(run: Run, oracle: str, args_path: str | None, seed: int, ending: Ending) -> int:
     """The stages of a dump as what is searched."""
     from hloscope.bisect.subjects.dump import DumpSearch
     from hloscope.core.runtime import npz
@@ -218,7 +245,7 @@ def _search_dump(run: Run, oracle: str, args_path: str | None, seed: int, as_jso
         given or None,
         recorded.outputs if recorded is not None else None,
         ReplayOptions(seed=seed, workers=1),
-        _progress(as_json),
+        _progress(ending.as_json),
     ).run()
 
     def line(one: Culprit) -> int | None:
@@ -227,8 +254,7 @@ def _search_dump(run: Run, oracle: str, args_path: str | None, seed: int, as_jso
         place = run.definition(one.stage, one.instruction)
         return place.line + 1 if place is not None else None
 
-    _emit(answer, run.source, line, as_json)
-    return 1 if answer.fault else 0
+    return _finish(answer, run.source, line, ending)
 
 
 def _pipeline(passes: str | None, pipeline: str | None, registry: Registry) -> Callable[[], list[HloPass]]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from hloscope.core.runtime.evaluator import Array
 
 Verdict = Literal[
     "wrong-stage", "unsafe-buffers", "below-hlo", "allowed-change", "compile-failure", "not-deterministic",
@@ -60,6 +63,13 @@ class Answer:
     probes: list[Probe] = field(default_factory=list[Probe])
     cures: list[str] = field(default_factory=list[str])
     """Switches that make the fault go away; not the same as guilt."""
+
+    texts: dict[str, str] = field(default_factory=dict[str, str])
+    """Files for a bundle: HLO and differences, by name."""
+    arrays: dict[str, tuple[list[Array], list[Array]]] = field(
+        default_factory=dict[str, "tuple[list[Array], list[Array]]"]
+    )
+    """Files of arrays for a bundle, inputs and outputs, by name."""
 
     @property
     def fault(self) -> bool:

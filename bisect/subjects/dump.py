@@ -220,6 +220,10 @@ class _Search:
             earlier = self._stages[position - 1]
         verdict = self._verdicts[number]
         row = self._run.outline[number]
+        answer.texts |= {"before.hlo": self._texts[earlier](), "after.hlo": self._texts[number]()}
+        answer.texts["first.hlo"] = self._texts[0]()
+        answer.arrays["inputs.npz"] = (list(self._judge.inputs), [])
+        answer.arrays["expected.npz"] = ([], list(self._judge.outputs))
         answer.verdict = "wrong-stage"
         answer.evidence.append(f"stage {number} ({row.pass_name}) computes something else: {verdict.reason}")
         occurrence = sum(one.pass_name == row.pass_name for one in self._run.outline[:number])
@@ -352,7 +356,7 @@ class _Judge:
             output_shardings=tuple(output_shardings(first, texts[1:])),
         )
         rules = rules_for(first, self._options.factor)
-        self._rules, self._outputs = rules, run.outputs
+        self._rules, self.outputs, self.inputs = rules, run.outputs, arrays
         reference = Reference(program, run.outputs, run.kernels, rules, structural_hash(first), text, values)
         self._reference = str(folder / "reference")
         Path(self._reference).write_bytes(pickle.dumps(reference, protocol=pickle.HIGHEST_PROTOCOL))
@@ -361,9 +365,9 @@ class _Judge:
 
     def against_recorded(self, expected: Sequence[Array]) -> str | None:
         """How the first stage's results differ from recorded ones; None where they agree."""
-        if len(expected) != len(self._outputs):
-            return f"{len(expected)} results are recorded, the program has {len(self._outputs)}"
-        for number, (want, have) in enumerate(zip(expected, self._outputs, strict=True)):
+        if len(expected) != len(self.outputs):
+            return f"{len(expected)} results are recorded, the program has {len(self.outputs)}"
+        for number, (want, have) in enumerate(zip(expected, self.outputs, strict=True)):
             if want.shape != have.shape:
                 return f"result {number} is recorded as {list(want.shape)}, the program gives {list(have.shape)}"
             one = compare(want, have, self._rules)

@@ -76,7 +76,14 @@ class XlaSearch:
             self._saw(Step("whole", 0, 1, 1, first))
             passes = _passes_of(folder)
             self._check_names(passes)
+            results = probe.results
             answer = self._judge(probe, first, inputs, folder)
+        if answer.fault:
+            answer.texts["module.hlo"] = self.text
+            answer.arrays["inputs.npz"] = (inputs, [])
+            answer.arrays["expected.npz"] = ([], list(expected))
+            if results is not None:
+                answer.arrays["actual.npz"] = ([], results)
         if self.cures and answer.fault and answer.verdict != "not-deterministic":
             self._find_cures(probe, passes, answer)
         answer.probes = [Probe(s.level, s.low, s.high, s.tried, s.outcome.kind, s.outcome.detail) for s in self._steps]

@@ -177,3 +177,24 @@ def test_the_smallest_cure_is_found_within_the_budget(count: int, data: st.DataO
 def test_nothing_cures_where_taking_back_everything_does_not() -> None:
     found, steps = smallest_cure(5, lambda members: Outcome("wrong"), "change")
     assert (found, len(steps)) == (frozenset(), 1)
+
+
+def test_the_bundle_holds_what_a_maintainer_needs_and_no_names(tmp_path: Path) -> None:
+    named = {
+        name: text.replace("%sum\n", '%sum, metadata={op_name="jit(secret)/sum" source_file="/home/me/secret.py"}\n')
+        for name, text in STAGES.items()
+    }
+    fault, dump, bundle = FAULTS["swapped operands"], tmp_path / "dump", tmp_path / "bundle"
+    dump.mkdir()
+    for number, (name, text) in enumerate(named.items()):
+        (dump / f"module_0001.m.{name}.txt").write_text(text.replace(fault[1], fault[2]) if number else text)
+    code, answer = bisect(dump, "--bundle", bundle)
+    assert code == 1 and answer["bundle"] == str(bundle)
+    held = {one.name for one in bundle.iterdir()}
+    assert {"report.md", "before.hlo", "after.hlo", "inputs.npz", "expected.npz", "environment.json"} <= held
+    assert not any("secret" in one.read_text() for one in bundle.iterdir() if one.suffix != ".npz")
+    report = (bundle / "report.md").read_text()
+    assert "%minus = subtract(%bs, %a) stands where %minus = subtract(%a, %bs) stood" in report
+    changed = load_module((bundle / "after.hlo").read_text()).find_instruction("minus")
+    assert changed is not None and [one.name for one in changed.operands] == ["bs", "a"]
+    assert run(["bisect", str(dump), "--bundle", str(bundle)]) == 2, "a folder that holds something is left alone"

@@ -294,7 +294,9 @@ class _Walker:
             ranges = _ranges(transforms, operands, base, ref.aval.shape)
             if self.repeat > 1:
                 ranges = None if ranges is None else tuple(_collapsed(one, self.repeat, active) for one in ranges)
-            steps = active if active is None or self.repeat == 1 else active.reshape(-1, self.repeat).any(axis=1)
+            steps = active
+            if active is not None and self.repeat > 1:
+                steps = np.asarray(active.reshape(-1, self.repeat).any(axis=1))
             self.accesses.append(
                 Access(kind, ref, ranges, equation, place, steps, loops, masked, len(self.accesses), reads_old)
             )

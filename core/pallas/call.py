@@ -255,7 +255,7 @@ def decode_call(decoder: Decoder, number: int, data: Mapping[str, Any]) -> Palla
                 transformed=bool(block["transforms"]),
             )
         )
-    compiler = data["compiler"] or {"backend": None, "fields": {}}
+    compiler: Mapping[str, Any] = data["compiler"] or {"backend": None, "fields": {}}
     return PallasCall(
         number=number,
         name=data["name"],

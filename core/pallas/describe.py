@@ -15,10 +15,10 @@ import base64
 import dataclasses
 import enum
 import importlib
+import inspect
 import json
 import os
 import re
-import sys
 from typing import Any
 
 LARGEST_ARGUMENT = 64 << 20
@@ -144,7 +144,7 @@ class Writer:
         spec_type.to_block_mapping = to_block_mapping
 
     def _caller(self) -> int | None:
-        frame = sys._getframe(2)
+        frame = inspect.currentframe()
         while frame is not None:
             name = frame.f_code.co_filename
             if name != __file__ and not name.startswith("<") and self._info.is_user_filename(name):
@@ -292,7 +292,7 @@ class Writer:
         if type(value).__name__ in ("P", "PartitionSpec"):
             return [self.plain(one) for one in value]
         if isinstance(value, tuple | list) and hasattr(value, "_fields"):
-            fields = {name: self.plain(getattr(value, name)) for name in value._fields}
+            fields = {name: self.plain(getattr(value, name)) for name in getattr(value, "_fields")}
             return {"$record": type(value).__name__, "fields": fields}
         if isinstance(value, tuple | list):
             return [self.plain(item) for item in value]
@@ -402,7 +402,7 @@ class Writer:
         if kind != "Squeezed":
             described["size"] = int(dim if isinstance(dim, int) else dim.block_size)
         if kind == "Element":
-            described["padding"] = [int(side) for side in dim.padding]
+            described["padding"] = [int(side) for side in getattr(dim, "padding")]
         return described
 
     def _source_place(self, source: str) -> int | None:

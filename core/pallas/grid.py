@@ -95,7 +95,7 @@ class Walk:
     def overhanging(self) -> Array:
         """Steps whose window holds elements of the array and padding too."""
         shape = np.asarray(self.operand.array.shape, np.int64)
-        over = ((self.starts < 0) | (self.starts + self.sizes > shape)).any(axis=1)
+        over = np.asarray(((self.starts < 0) | (self.starts + self.sizes > shape)).any(axis=1))
         over[self.outside()] = False
         return np.flatnonzero(over)
 

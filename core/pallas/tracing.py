@@ -113,6 +113,6 @@ def _run_child(request: Mapping[str, object], timeout: float, what: str, shown: 
             said = last_line(errors.read_text("utf-8", "replace"))
             raise CompileError(f"{what} ended with status {status}" + (f": {said}" if said else "")) from None
     if "error" in answer:
-        path = answer.get("path")
-        raise UsageError(answer["error"], path=shown.get(path, path), line=answer.get("line"))
+        path = cast("str | None", answer.get("path"))
+        raise UsageError(answer["error"], path=shown.get(path, path) if path else None, line=answer.get("line"))
     return answer

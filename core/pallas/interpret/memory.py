@@ -184,7 +184,7 @@ def _reinterpreted(array: Array, view: Reinterpret) -> Array:
 def read(ref: Ref) -> Array:
     """What a reference holds, as an array of its own."""
     found = apply(ref.buffer.data, ref.views)
-    return found.copy() if isinstance(found, np.ndarray) and found.base is not None else np.array(found)
+    return np.array(found)
 
 
 def write(ref: Ref, value: Any) -> None:

@@ -324,8 +324,8 @@ def _gather(params: Params, operand: Any, indices: Any) -> Any:
     numbers = _numbers(params["dimension_numbers"])
     sizes = params["slice_sizes"]
     offset, collapsed, mapped = numbers["offset_dims"], numbers["collapsed_slice_dims"], numbers["start_index_map"]
-    batched = tuple(numbers.get("operand_batching_dims") or ())
-    batched_starts = tuple(numbers.get("start_indices_batching_dims") or ())
+    batched = cast("Sequence[int]", numbers.get("operand_batching_dims") or ())
+    batched_starts = cast("Sequence[int]", numbers.get("start_indices_batching_dims") or ())
     batch_shape = starts.shape[:-1]
     kept = [d for d in range(array.ndim) if d not in collapsed and d not in batched]
     where: list[Any] = []
@@ -370,8 +370,8 @@ def _scatter(combine: Callable[[Any, Any], Any] | None) -> Rule:
         numbers = _numbers(params["dimension_numbers"])
         window_dims = numbers["update_window_dims"]
         inserted, mapped = numbers["inserted_window_dims"], numbers["scatter_dims_to_operand_dims"]
-        batched = tuple(numbers.get("operand_batching_dims") or ())
-        batched_starts = tuple(numbers.get("scatter_indices_batching_dims") or ())
+        batched = cast("Sequence[int]", numbers.get("operand_batching_dims") or ())
+        batched_starts = cast("Sequence[int]", numbers.get("scatter_indices_batching_dims") or ())
         batch_dims = [d for d in range(change.ndim) if d not in window_dims]
         kept = [d for d in range(array.ndim) if d not in inserted and d not in batched]
         for position in np.ndindex(*[change.shape[d] for d in batch_dims]):

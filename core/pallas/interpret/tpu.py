@@ -72,6 +72,9 @@ class Core:
     scopes: int = 0
     buffers: dict[tuple[Any, ...], Buffer] = field(default_factory=dict[tuple[Any, ...], Buffer])
     """Memory by what it is: the same key on another core is the same allocation there."""
+    scalars: list[Ref] = field(default_factory=list[Ref])
+    blocks: list[_Buffered] = field(default_factory=list["_Buffered"])
+    scratch: list[Ref] = field(default_factory=list[Ref])
 
     @property
     def title(self) -> str:
@@ -155,6 +158,7 @@ class TpuMachine(Machine):
     def run_call(self) -> Outcome:
         """Runs the kernel to its end, or to a deadlock."""
         for core in self.cores:
+            self._prepare(core)
             core.running = self._core(core)
         with np.errstate(all="ignore"):
             finished = self._schedule()
@@ -297,20 +301,23 @@ class TpuMachine(Machine):
 
     # -- a core
 
-    def _core(self, core: Core) -> Generator[Any, None, None]:
+    def _prepare(self, core: Core) -> None:
+        """Allocates what the kernel is given: other devices may write to it before this core begins."""
         call, slots = self.call, self.call.slots
-        device = max(core.device, 0)
-        given = self.operands[device]
-        scalars: list[Ref] = []
+        given = self.operands[max(core.device, 0)]
         for number, value in enumerate(given[slots.dynamic : slots.dynamic + slots.prefetch]):
             ref = scalar_ref(call, number, np.array(value))
             core.buffers["prefetch", number] = ref.buffer
-            scalars.append(ref)
-        blocks = [self._buffered(core, position, operand) for position, operand in enumerate(call.operands)]
-        scratch: list[Ref] = []
+            core.scalars.append(ref)
+        core.blocks = [self._buffered(core, position, operand) for position, operand in enumerate(call.operands)]
         first = slots.prefetch + len(call.operands)
         for number, aval in enumerate(call.scratch):
-            scratch.append(self._allocate(core, ("scratch", number), call.kernel.name_of(first + number), aval))
+            name = call.kernel.name_of(first + number)
+            core.scratch.append(self._allocate(core, ("scratch", number), name, aval))
+
+    def _core(self, core: Core) -> Generator[Any, None, None]:
+        call = self.call
+        scalars, blocks, scratch = core.scalars, core.blocks, core.scratch
         windows = self._windows(core, core.points[0], scalars) if core.points else []
         for step, point in enumerate(core.points):
             core.point = tuple(i for d, i in enumerate(point) if d not in call.vmapped)

@@ -1,0 +1,193 @@
+"""The interpreters: jax's numbers, the same run again for a seed, and devices that copy to each other."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hloscope.core.errors import UnsupportedError
+from hloscope.core.pallas.interpret import generic
+from hloscope.core.pallas.interpret.faults import Outcome, Step
+from hloscope.core.pallas.interpret.order import Agents, Choices, Semaphore, Signal, join
+from hloscope.core.pallas.interpret.session import (
+    first_breaking_choice,
+    interpret_trace,
+    make_arguments,
+    observe_call,
+    replay,
+    same_outputs,
+)
+from hloscope.core.pallas.interpret.tpu import run_tpu
+from hloscope.core.pallas.tracing import Trace, trace_file
+
+Look = Callable[[str], Any]
+
+
+def jax_outputs(path: str, function: str, arguments: list[Any]) -> list[np.ndarray]:
+    """What jax's own ``interpret=True`` gives for a function of a file."""
+    import jax
+    from jax.experimental import pallas as pl
+
+    called = pl.pallas_call
+
+    def interpreted(*args: Any, **kwargs: Any) -> Any:
+        return called(*args, **kwargs, interpret=True)
+
+    pl.pallas_call = interpreted
+    try:
+        result = runpy.run_path(path)[function](*arguments)
+        return [np.asarray(one) for one in jax.tree_util.tree_leaves(result)]
+    finally:
+        pl.pallas_call = called
+
+
+def our_outputs(trace: Trace, function: str) -> tuple[list[Any], list[np.ndarray]]:
+    program = next(one for one in trace.programs if one.function == function)
+    assert program.jaxpr is not None
+    arguments = make_arguments(program)
+    machine = generic.ProgramMachine(trace.calls, generic.run_call)
+    return arguments, [np.asarray(one) for one in machine.evaluate(program.jaxpr, arguments)]
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["matmul", "add_padded", "masked_sum", "prefetch_gather", "double_buffer", "in_place", "mapped", "element_blocks"],
+)
+def test_the_generic_interpreter_computes_what_jax_does(right: Trace, function: str) -> None:
+    arguments, ours = our_outputs(right, function)
+    theirs = jax_outputs(right.path, function, arguments)
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("function", ["past_the_end", "one_block_off", "no_init", "padded_sum", "half_written"])
+def test_wrong_kernels_give_the_same_wrong_numbers_as_in_jax(kernels: Look, function: str) -> None:
+    """Clamped blocks, values that nobody wrote (NaN) and padding come out as under ``interpret=True``."""
+    trace = kernels("wrong.py").trace
+    arguments, ours = our_outputs(trace, function)
+    theirs = jax_outputs(trace.path, function, arguments)
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-4, equal_nan=True)
+    if function in ("no_init", "padded_sum"):
+        assert np.isnan(ours[0]).any()
+
+
+def operands_of(trace: Trace, function: str) -> tuple[int, list[Any]]:
+    """Number and operands of a function's only call, whose operands are its arguments."""
+    program = next(one for one in trace.programs if one.function == function)
+    assert program.jaxpr is not None
+    number = next(e.params["call"] for e in program.jaxpr.equations if e.primitive == "pallas_call")
+    return number, make_arguments(program)
+
+
+def test_a_seed_gives_the_same_run_again(kernels: Look) -> None:
+    trace = kernels("right.py").trace
+    number, operands = operands_of(trace, "matmul")
+    steps: list[list[Step]] = [[], [], []]
+    for seen, seed in zip(steps, (5, 5, 6), strict=True):
+        observe_call(trace, number, [operands], seen.append, seed=seed, cores=2)
+    key = [[(one.kind, one.detail, one.core, one.point) for one in run] for run in steps]
+    assert key[0] == key[1] != key[2]
+    assert {one.kind for one in steps[0]} >= {"step", "fetch", "write_back", "copy_start", "copy_done", "read", "write"}
+
+
+def test_recorded_choices_replay_a_run(kernels: Look) -> None:
+    trace = kernels("wrong.py").trace
+    number, operands = operands_of(trace, "read_early")
+
+    def run(choices: Choices) -> Outcome:
+        return run_tpu(trace.calls[number], [operands], choices)
+
+    plain = run(Choices())
+    late = Choices(forced=(1, 1, 1, 1))
+    outcome = run(late)
+    assert not same_outputs(plain.outputs, outcome.outputs)
+    assert same_outputs(outcome.outputs, replay(run, late.taken).outputs)
+    found = first_breaking_choice(run, plain, late.taken)
+    assert found is not None
+    decision = found[1].decisions[found[0]]
+    assert decision.chosen == 1 and "copy of x_hbm" in decision.label
+    assert decision.place is not None and "copy.start()" in kernels("wrong.py").lines[decision.place.line - 1]
+    assert first_breaking_choice(run, plain, ()) is None
+
+
+def test_a_wait_for_nothing_ends_in_a_report(kernels: Look) -> None:
+    trace = kernels("wrong.py").trace
+    number, operands = operands_of(trace, "waits_for_nothing")
+    outcome = run_tpu(trace.calls[number], [operands], Choices())
+    assert not outcome.finished
+    (fault,) = outcome.faults
+    assert fault.code == "deadlock" and "sem is 0 and it waits for 1" in fault.message
+
+
+@pytest.mark.parametrize(("wait", "faults"), [(True, set()), (False, {"race"})])
+def test_devices_copy_to_each_other(tmp_path: Path, wait: bool, faults: set[str]) -> None:
+    """A ring: each device sends its block to the next one, with and without waiting before it reads."""
+    path = tmp_path / "ring.py"
+    path.write_text(RING.replace("WAIT", "copy.wait()" if wait else "copy.wait_send()"))
+    trace = trace_file(str(path), facts=False)
+    found, rungs = interpret_trace(trace, runs=4)
+    assert {one.code for one in found if one.severity == "error"} - {"order-dependent", "uninitialized-read"} == faults
+    assert [(rung.name, rung.outcome) for rung in rungs] == [("tpu", "fault" if faults else "done")]
+
+
+RING = """
+import jax, jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import PartitionSpec as P
+
+def kernel(x_ref, o_ref, inbox, send, receive):
+    me, count = lax.axis_index("x"), lax.axis_size("x")
+    copy = pltpu.make_async_remote_copy(x_ref, inbox, send, receive, device_id=(lax.rem(me + 1, count),),
+                                        device_id_type=pl.DeviceIdType.MESH)
+    copy.start()
+    WAIT
+    o_ref[...] = inbox[...] + 1.0
+
+def ring(x=jnp.arange(4 * 8 * 128, dtype=jnp.float32).reshape(32, 128)):
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    call = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32),
+        scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.DMA])
+    return jax.shard_map(call, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)(x)
+"""
+
+
+def test_clocks() -> None:
+    agents = Agents()
+    core = agents.fresh()
+    first, copy = agents.child(core, 1)
+    assert copy[1] == 1 and core[1] == 2  # what the core does now is not known to the copy
+    agents.end(first, copy)
+    other, _ = agents.child(core, 1)
+    assert other != first  # the core has not learned that the copy ended
+    join(core, copy)
+    again, _ = agents.child(core, 1)
+    assert again == first
+
+
+def test_a_wait_learns_only_the_signals_that_it_uses_up() -> None:
+    semaphore = Semaphore("s", (0, 0))
+    semaphore.add(Signal(4, {7: 1}, None, "the first copy"))
+    semaphore.add(Signal(4, {8: 1}, None, "the second copy"))
+    clock = {1: 1}
+    semaphore.take(4, clock)
+    assert clock == {1: 1, 7: 1} and semaphore.count == 4
+
+
+def test_kinds_of_blocks_that_jax_refuses_in_this_mode(kernels: Look) -> None:
+    from dataclasses import replace
+
+    trace = kernels("right.py").trace
+    number, operands = operands_of(trace, "in_place")
+    call = trace.calls[number]
+    dims = (replace(call.operands[0].dims[0], kind="bounded_slice"), call.operands[0].dims[1])
+    changed = replace(call, operands=(replace(call.operands[0], dims=dims), *call.operands[1:]))
+    with pytest.raises(UnsupportedError, match=r"BoundedSlice\(8\)"):
+        generic.run_call(changed, operands)

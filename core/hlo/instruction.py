@@ -280,7 +280,8 @@ class HloInstruction:
 
     def load_payload(self, text: str) -> None:
         """Set what stands in the parentheses, as it was read (the reader's way in): operands that nobody defines."""
-        self._payload = text
+        self._payload, self._literal = text, None
+        self.line_cache = self.source_line = None
 
     @property
     def dimensions(self) -> tuple[int, ...]:

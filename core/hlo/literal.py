@@ -105,7 +105,8 @@ def _formatter(element: ElementType) -> Any:
     if element.is_integral:
         return lambda v: str(int(v))
     if element.kind == "complex":
-        return lambda v: f"({format_float(v.real, element.name)}, {format_float(v.imag, element.name)})"
+        half = _half(element).name
+        return lambda v: f"({format_float(v.real, half)}, {format_float(v.imag, half)})"
     return lambda v: format_float(v, element.name)
 
 
@@ -140,6 +141,8 @@ def _exponent(text: str) -> str:
 
 def _format_nan(value: Any, type_name: str) -> str:
     layout = _NAN_BITS.get(type_name)
+    if type_name == "f8e8m0fnu":
+        return "nan"  # it has no sign
     if layout is None:
         sign = np.asarray(value).tobytes()[-1] & 0x80
         return "-nan" if sign else "nan"
@@ -156,7 +159,8 @@ def _format_nan(value: Any, type_name: str) -> str:
 
 # ---------------------------------------------------------------- reading
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n\r]*", re.S)
-_TOKEN = re.compile(r"[^\s,{}()]+(?:\(0x[0-9a-fA-F]+\))?|\([^()]*\)")
+_TOKEN = re.compile(r"[^\s,{}()]+(?:\(0x[0-9a-fA-F]+\))?|\((?:[^()]|\([^()]*\))*\)")
+_TAIL_LEFT_OUT = re.compile(r"\{.*[,}]\s*\.\.\.[\s,]*\}", re.S)
 _NAN = re.compile(r"(-?)nan(?:\((0x[0-9a-fA-F]+)\))?$")
 _UNSEEN = str.maketrans("", "", " \t\r\n,")
 
@@ -175,6 +179,8 @@ def parse_literal(text: str, shape: Shape) -> Literal:
         return Literal(shape)
     if body.startswith("{") and body.translate(_UNSEEN) == ELIDED and shape.rank:
         return Literal(shape)
+    if shape.rank and _TAIL_LEFT_OUT.fullmatch(body) and body.count("{") - body[:-1].count("}") == 1:
+        return Literal(shape)  # XLA takes dots behind some elements, and then no element counts
     if shape.type.kind == "unknown":
         raise ParseError(f"values of the unknown element type {shape.element_type}")
     if shape.is_scalar:
@@ -183,7 +189,7 @@ def parse_literal(text: str, shape: Shape) -> Literal:
         tokens = [body]
     else:
         tokens = _TOKEN.findall(body)
-        if len(tokens) == 1 and "{" not in body and shape.element_count:
+        if len(tokens) == 1 and "{" not in body and shape.element_count and shape.type.kind != "complex":
             # XLA's parser lets a lone value stand for an array: it is the first element, the others are zero.
             whole = np.zeros(shape.element_count, dtype=shape.type.dtype)
             whole[:1] = _read_elements(tokens, shape.type)
@@ -273,16 +279,18 @@ def _read_integers(tokens: list[str], element: ElementType) -> np.ndarray[Any, n
     return np.array(numbers, dtype=np.int64).astype(element.dtype)
 
 
+def _half(element: ElementType) -> ElementType:
+    """The type of the parts of a complex one."""
+    from hloscope.core.hlo.element_types import lookup
+
+    return lookup("f32" if element.bits == 64 else "f64")
+
+
 def _read_complex(tokens: list[str], element: ElementType) -> np.ndarray[Any, np.dtype[Any]]:
     pairs = [t[1:-1].split(",") for t in tokens if t.startswith("(") and t.count(",") == 1]
     if len(pairs) != len(tokens):
         raise ParseError("a complex element is written (real, imaginary)")
-    half = np.float32 if element.bits == 64 else np.float64
-    values = np.array([[_read_float(p.strip()) for p in pair] for pair in pairs], dtype=np.float64).reshape(-1, 2)
-    with np.errstate(over="ignore"):
-        parts = values.astype(half)
-    if bool(np.any(np.isfinite(values) & ~np.isfinite(parts))):
-        raise ParseError(f"a value overflows {element.name}")
+    parts = _read_elements([part.strip() for pair in pairs for part in pair], _half(element))
     return np.ascontiguousarray(parts).view(element.dtype).reshape(-1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,22 @@ def _as_made(node: HloInstruction) -> None:
         wanted = shape.with_layout(replace(shape.layout, element_size_in_bits=0))
     if wanted is not None and wanted != shape:
         node.shape = wanted
+    if node.opcode == "constant" and node.payload is not None and ("-0" in node.payload or "nan" in node.payload):
+        _as_lexed(node)
+
+
+_NEGATIVE_ZERO = re.compile(r"(?<![\w.])-0(?![\w.])")
+_PAIR = re.compile(r"\(\s*(-?nan(?:\(0x[0-9a-fA-F]+\))?)\s*,[^,]*?\)(?=\s*[,}]|\s*$)")
+
+
+def _as_lexed(node: HloInstruction) -> None:
+    """Values that XLA's parser does not keep: a negative zero without a point, the part beside a NaN of a complex."""
+    before = node.payload or ""
+    after = _NEGATIVE_ZERO.sub("0", before)
+    if node.shape.element_type in ("c64", "c128"):
+        after = _PAIR.sub(lambda found: f"({found[1]}, {found[1]})", after)
+    if after != before:
+        node.load_payload(after)
 
 
 def _drop_lost_frame(node: HloInstruction, frames: int) -> None:

@@ -110,7 +110,11 @@ def _is_opcode_nobody_defines(body: BodyReader, word: re.Match[str]) -> bool:
 def _compare(body: BodyReader, name: str, shape: Shape, start: int, end: int) -> None:
     """The shape that stands before an operand's name, as older dumps write it, with the operand's own."""
     known = body.defined.get(name)
-    if known is None or known.shape == shape or known.shape.static().compatible(shape.static()):
+    if known is None or known.shape is shape or known.shape.compatible(shape):
+        return
+    from hloscope.core.hlo.infer_shape import compatible
+
+    if compatible(known.shape, shape):
         return
     what = f"%{name} has shape {known.shape.to_text(layout=False)}, not {shape.to_text(layout=False)}"
     body.reading.report(what, start, end, code="operand-shape", severity="warning")

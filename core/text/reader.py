@@ -294,10 +294,11 @@ class Reader:
     def _check_computation(
         self, computation: HloComputation, head: re.Match[str], signature: Shape | None, at: int
     ) -> None:
+        from hloscope.core.hlo.infer_shape import compatible
         from hloscope.core.text.strict import check_computation
 
         check_computation(self.reading, computation, at)
-        if signature is not None and not computation.root.shape.compatible(signature):
+        if signature is not None and not compatible(computation.root.shape, signature):
             self.reading.object(
                 f"the signature says {signature}, the root has {computation.root.shape}", at, at + len(head[3])
             )

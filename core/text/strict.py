@@ -180,6 +180,8 @@ def _check_opcode(reading: Reading, node: HloInstruction, start: int) -> None:
 # Each gives what is wrong with a node of its opcode, None where nothing is.
 def _constant(node: HloInstruction) -> str | None:
     payload = node.payload or ""
+    if any(leaf.is_token for _, leaf in node.shape.leaves()):
+        return "a token is no constant"
     try:
         parse_literal(payload, node.shape)
     except ParseError as bad:
@@ -203,6 +205,10 @@ def _tuple_shape(node: HloInstruction) -> str | None:
     if node.shape.is_tuple and node.shape.tuple_shapes:
         return None
     return f"{node.opcode} has a non-empty tuple shape"
+
+
+def _tuple(node: HloInstruction) -> str | None:
+    return None if node.shape.is_tuple else "tuple has a tuple shape"
 
 
 def _same_channel(node: HloInstruction) -> str | None:
@@ -357,6 +363,7 @@ _CHECKS: dict[str, Callable[[HloInstruction], str | None]] = {
     "reduce": _even,
     "reduce-window": _reduce_window,
     "scatter": _odd,
+    "tuple": _tuple,
     "recv": _tuple_shape,
     "infeed": _tuple_shape,
     "send-done": _same_channel,

@@ -82,6 +82,8 @@ def walk_module_name(at: Cursor) -> None:
     """``HloModule name``."""
     at.expect("word")
     walk_name(at)
+    if at.kind not in (",", "word", "name", "percent", "end"):
+        at.fail(f"expected ',' or a computation, got {at.glance()}")
 
 
 def walk_computation_head(at: Cursor) -> None:

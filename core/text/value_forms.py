@@ -16,6 +16,7 @@ from hloscope.core.hlo.literal import parse_literal
 from hloscope.core.hlo.shape import Shape, scan_shape
 from hloscope.core.text.metadata_form import is_usual, metadata_form
 from hloscope.core.text.origin_forms import origin
+from hloscope.core.text.reading import without_comments
 from hloscope.core.text.scan import brace_end, match_bracket
 from hloscope.core.text.shape_form import walk_shape
 from hloscope.core.text.sharding_forms import replica_groups_form, sharding_form
@@ -130,7 +131,7 @@ def shape(at: Cursor) -> Shape:
     start = at.start
     walk_shape(at)
     try:
-        found, _ = scan_shape(at.text, start)
+        found, _ = scan_shape(without_comments(at.text) if "/" in at.text else at.text, start)
     except ParseError as bad:
         raise ParseError(bad.message, column=bad.column or start + 1) from None
     return found.with_default_layout()

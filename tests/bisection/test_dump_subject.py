@@ -194,7 +194,7 @@ def test_the_bundle_holds_what_a_maintainer_needs_and_no_names(tmp_path: Path) -
     assert {"report.md", "before.hlo", "after.hlo", "inputs.npz", "expected.npz", "environment.json"} <= held
     assert not any("secret" in one.read_text() for one in bundle.iterdir() if one.suffix != ".npz")
     report = (bundle / "report.md").read_text()
-    assert "%minus = subtract(%bs, %a) stands where %minus = subtract(%a, %bs) stood" in report
+    assert "%minus = subtract(%bs, %a) stands where %minus = subtract(%same, %bs) stood" in report
     changed = load_module((bundle / "after.hlo").read_text()).find_instruction("minus")
     assert changed is not None and [one.name for one in changed.operands] == ["bs", "a"]
     assert run(["bisect", str(dump), "--bundle", str(bundle)]) == 2, "a folder that holds something is left alone"

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hloscope.core.errors import EvaluationError, UnsupportedError
 from hloscope.core.hlo.hashing import IGNORED, computation_hash
+from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.runtime.compare import Comparison, Rules, Sensitivity, compare, join_rules, rules_for
 from hloscope.core.runtime.evaluator import TOKEN, EvaluationOptions, evaluate_instruction, leaves
 from hloscope.core.runtime.evaluator.memory import available_memory, in_words
@@ -29,13 +30,14 @@ from hloscope.core.runtime.stage import KERNELS
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation
-    from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.runtime.evaluator import Array, Value
 
 WIDENINGS = 4
 """How many levels of borders are computed before a disagreement counts."""
 NOISY_RUNS = 2
+FIRM_RUNS = 6
+"""The same where borders have values of a real run, and every single element counts."""
 _OWN = frozenset({"while", "conditional", "call"})
 """Callers whose computations are compared on their own where both sides have them under one name."""
 
@@ -208,7 +210,9 @@ class _Side:
         seed: int,
         noise: int | None,
         mesh: SimulatedMesh | None,
+        given: Given | None = None,
     ) -> None:
+        self._given = given
         self._region = region
         self._number = number
         self._inside = inside
@@ -251,6 +255,8 @@ class _Side:
         name = self._region.kernels.get(node) or _place(node)
         if node not in self._region.kernels:
             self.used.add(name)
+            if self._given is not None:
+                return self._given.value(self._region, node, self._number)
         device = 0 if self._options.mesh is None else self._copy(node, self._options.mesh.device)
         seed = (self._seed ^ zlib.crc32(name.encode())) + (device << 32)
         (value,) = random_inputs([node.shape.static()], seed)
@@ -292,8 +298,12 @@ def check_regions(
     factor: float = 1.0,
     opaque: frozenset[str] = frozenset(),
     elided: tuple[Mapping[str, Array], Mapping[str, Array]] = ({}, {}),
+    given: Given | None = None,
 ) -> RegionVerdict:
     """Compare two stages of one program where they differ.
+
+    With `given`, borders have the values that they have in a run of the first of the two. Then nothing but the change
+    itself can make a difference: no few elements are excused, and integers are only where rounding errors move them.
 
     Raises UnsupportedError where a region is too large or has an instruction that is not evaluated, EvaluationError
     where what is to be compared has other shapes, as it has once the program is partitioned.
@@ -303,9 +313,61 @@ def check_regions(
         raise EvaluationError("the program has other parameters before and after: only whole stages can be compared")
     verdict = RegionVerdict()
     rules = join_rules(rules_for(before, factor), rules_for(after, factor))
+    if given is not None:
+        rules = replace(rules, integer_slack=0)
     for region in changed_regions(before, after, KERNELS | opaque):
-        _check(_Case(region, rules, seed, elided), verdict)
+        _check(_Case(region, rules, seed, elided, given), verdict)
     return verdict
+
+
+class Given:
+    """The values that the borders of regions have in a run of the first of two stages, collected by its observer."""
+
+    def __init__(self, before: HloModule, after: HloModule, inputs: Sequence[Value], targets: frozenset[str]) -> None:
+        self._entry = before.entry
+        self._inputs = inputs
+        self._values: dict[HloInstruction, Value] = {}
+        self._callers: dict[HloComputation, list[Value | HloInstruction]] = {}
+        regions = changed_regions(before, after, targets)
+        inner = {region.before for region in regions} - {before.entry}
+        self._wanted = {a for region in regions for a, _ in region.common.values()}
+        for node in before.instructions():
+            if node.opcode not in _OWN:
+                continue
+            for place, computation in enumerate(node.called_computations):
+                if computation in inner and computation not in self._callers:
+                    own = [node.operand(place + 1)] if node.opcode == "conditional" else list(node.operands)
+                    self._callers[computation] = [*own]
+                    self._wanted.update(own)
+
+    def observe(self, node: HloInstruction, value: Value) -> None:
+        """Takes the first value of an instruction; of a loop's body, that of the first iteration."""
+        if node in self._wanted and node not in self._values:
+            self._values[node] = value
+
+    def value(self, region: _Region, node: HloInstruction, side: int) -> Value:
+        """A border's value. Raises UnsupportedError where the run did not come by it."""
+        if node.opcode == "parameter":
+            return self._parameter(region.before, node.parameter_number)
+        twin = region.common[_place(node)][0]
+        if twin not in self._values:
+            raise UnsupportedError(f"%{node.name} has no value in this run")
+        return self._values[twin]
+
+    def _parameter(self, computation: HloComputation, number: int) -> Value:
+        if computation is self._entry:
+            return self._inputs[number]
+        caller = self._callers.get(computation, [])
+        source = caller[number] if number < len(caller) else None
+        if not isinstance(source, HloInstruction):
+            raise UnsupportedError(f"parameter {number} of {computation.name} has no value in this run")
+        if source.opcode == "parameter":
+            return self._parameter(source.computation, source.parameter_number)
+        if source.opcode == "constant" and source.shape.is_array and not source.literal.is_elided:
+            return source.literal.array()
+        if source not in self._values:
+            raise UnsupportedError(f"%{source.name} has no value in this run")
+        return self._values[source]
 
 
 @dataclass(slots=True)
@@ -324,7 +386,7 @@ def _outcome(case: _Case, number: int, inside: set[str], noise: int | None) -> _
     nodes = [pair[number] for pair in region.outputs]
     module = region.after.module
     if module.num_partitions * module.replica_count == 1 or not needs_mesh(module):
-        side = _Side(region, number, inside, case.elided[number], case.seed, noise, None)
+        side = _Side(region, number, inside, case.elided[number], case.seed, noise, None, case.given)
         with np.errstate(all="ignore"):
             arrays = [x for node in nodes for x in leaves(side.value(node)) if isinstance(x, np.ndarray)]
         return _Outcome(arrays, side.computed, side.used)
@@ -341,13 +403,19 @@ class _Case:
     rules: Rules
     seed: int
     elided: tuple[Mapping[str, Array], Mapping[str, Array]]
+    given: Given | None = None
+
+    @property
+    def noisy_runs(self) -> int:
+        """Runs with rounding errors that show how firm an output is."""
+        return NOISY_RUNS if self.given is None else FIRM_RUNS
 
 
 def _check(case: _Case, verdict: RegionVerdict) -> None:
     inside: set[str] = set()
     level = 0
     left, right, names, found, firm = _level(case, inside)
-    while not all(c.within for c in found) and level < WIDENINGS:
+    while case.given is None and not all(c.within for c in found) and level < WIDENINGS:
         grows = {place for place in left.used | right.used if not place.startswith("parameter ")}
         if not grows:
             break
@@ -395,8 +463,9 @@ def _same_shapes(names: Sequence[str], left: Sequence[Array], right: Sequence[Ar
 
 def _moves(case: _Case, number: int, inside: set[str], exact: Sequence[Array]) -> list[Sensitivity]:
     """How far rounding errors move the outputs of one side."""
-    runs = [_outcome(case, number, inside, noise).arrays for noise in range(NOISY_RUNS)]
-    return [Sensitivity.of(x, [run[i] for run in runs]) for i, x in enumerate(exact)]
+    runs = [_outcome(case, number, inside, noise).arrays for noise in range(case.noisy_runs)]
+    found = [Sensitivity.of(x, [run[i] for run in runs]) for i, x in enumerate(exact)]
+    return found if case.given is None else [replace(one, outliers=0) for one in found]
 
 
 def _fits_memory(region: _Region, inside: set[str]) -> None:

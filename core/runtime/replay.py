@@ -204,10 +204,14 @@ class _Work:
         )
         self._elided[0] = known.values
         for number, text in self._texts(first, order):
+            earlier = self._before(order, number)
             yield (
                 number,
-                StageTask(text, str(path), self._options, str(self._cache), self._elided[number], self._drawn[number]),
-            )
+                StageTask(
+                    text, str(path), self._options, str(self._cache), self._elided[number], self._drawn[number],
+                    self._stages[earlier](), self._elided[earlier],
+                ),
+            )  # fmt: skip
 
     def _texts(self, first: HloModule, order: Sequence[int]) -> Generator[tuple[int, str], None, None]:
         """The stages after the first, the values of their elided constants found on the way."""

@@ -216,6 +216,12 @@ def run_stage(
     return run
 
 
+def arguments_of(module: HloModule, program: Program) -> list[Value]:
+    """The values of a stage's entry parameters, for one that takes whole arrays."""
+    parts: Iterator[Value] = iter(_with_tokens(parameter_leaves(module), program.inputs))
+    return [pack(p.shape, parts) for p in module.entry.parameters]
+
+
 def _with_tokens(leaves: Sequence[Shape], arrays: Sequence[Array]) -> list[Value]:
     rest = iter(arrays)
     return [next(rest) if leaf.is_array else TOKEN for leaf in leaves]

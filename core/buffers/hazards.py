@@ -118,7 +118,7 @@ class _Finder:
                             "error",
                             node.name,
                             f"results {first.short()} and {second.short()} both lie in allocation {place.allocation} "
-                            f"at offset {place.offset}, and both are used: the one that is written last is what both hold",
+                            f"at offset {place.offset}, and both are used: both hold what is written last",
                             (first.short(), second.short()),
                             place.allocation,
                         )

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.real_compile import DumpCompile, stages_around
 from hloscope.core.dumps.directory import open_dump
-from hloscope.core.errors import HloscopeError
-from hloscope.core.layout.match import Key, added
+from hloscope.core.errors import HloscopeError, UnsupportedError
+from hloscope.core.hlo.shape import Shape
+from hloscope.core.layout.match import added
+from hloscope.core.layout.orders import show_shape
 from hloscope.core.layout.remedies import apply_change
 from hloscope.core.text.printer import print_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.layout.copies import CopyMade
     from hloscope.core.layout.remedies import Change
@@ -25,24 +29,31 @@ LAYOUT_PASS = "^layout-assignment$"
 def prove(before: Callable[[], HloModule], change: Change, made: CopyMade, target: str) -> tuple[bool, str]:
     """Whether the compiler makes the copy without the change and not with it; otherwise a note says why not.
 
-    `target` is one of ``hloscope.core.xla.targets``. Raises UnsupportedError where its wheels are missing.
+    The way into the compiler loses names, so copies are told apart by their shape and both layouts. `target` is one of
+    ``hloscope.core.xla.targets``. Raises UnsupportedError where its wheels are missing.
     """
     edited = before()
     apply_change(edited, change)
     plain, with_change = _copied(before(), target), _copied(edited, target)
-    edge = (made.operand.name, "result" if made.user is None else made.user.name)
     name = made.copy.name
     if isinstance(plain, str) or isinstance(with_change, str):
         return False, f"{name}: the compiler could not be asked: {plain if isinstance(plain, str) else with_change}"
-    if edge not in plain:
+    kind = _kind(made.copy)
+    if not plain[kind]:
         return False, f"{name}: compiled from this stage, the compiler does not make this copy"
-    if edge in with_change:
+    if with_change[kind] >= plain[kind]:
         return False, f"{name}: the compiler makes the copy with the change, too"
+    if _bytes(with_change) >= _bytes(plain):
+        return False, f"{name}: with the change the compiler copies as much in other places"
     return True, ""
 
 
-def _copied(module: HloModule, target: str) -> set[tuple[str, str]] | str:
-    """(value, user) of the copies that the compiler's layout assignment makes; a text where it failed."""
+Kind = tuple[str, str, str]
+"""Shape without layout, layout of the definition, layout of the use."""
+
+
+def _copied(module: HloModule, target: str) -> Counter[Kind] | str:
+    """The copies that the compiler's layout assignment makes; a text where it failed."""
     from hloscope.core.xla.compile import compile_hlo_text
 
     with TemporaryDirectory(prefix="hloscope-prove-") as folder:
@@ -53,11 +64,16 @@ def _copied(module: HloModule, target: str) -> set[tuple[str, str]] | str:
                 pair = stages_around(compiled, "layout-assignment")[-1]
                 real = compiled.module(pair.after.index)
                 shapes = {one.name: one.shape for one in compiled.module(pair.before.index).instructions()}
+        except UnsupportedError:
+            raise
         except HloscopeError as error:
             return error.message
-        return {_edge(key) for one, key in added(real, shapes) if one.opcode == "copy"}
+        return Counter(_kind(one) for one, _ in added(real, shapes) if one.opcode == "copy")
 
 
-def _edge(key: Key) -> tuple[str, str]:
-    value, user = key[1].partition("#")[0], key[3].partition(": ")[2]
-    return value, user
+def _kind(copy: HloInstruction) -> Kind:
+    return copy.shape.to_text(layout=False), show_shape(copy.operand(0).shape), show_shape(copy.shape)
+
+
+def _bytes(copies: Counter[Kind]) -> int:
+    return sum(Shape.parse(shape).byte_size * count for (shape, _, _), count in copies.items())

@@ -344,15 +344,15 @@ class _Answer:
                 continue
             twin = replayed.pairs.get(instruction.name) if replayed is not None else None
             copied = made.get(twin) if twin is not None else None
-            own_kind, own_words = kind, words
+            own_kind: CauseKind = kind
+            own_words = words
             if replayed is not None and twin is not None and twin in replayed.assignment.prepared:
                 own_kind, own_words = "aliasing", _ALIASING
             if one.clone_of is not None and own_kind == "fusion":
                 own_words = f"the fusion pass computes {one.clone_of} once more in another fusion"
             spaces = {_memory_space(_copied_shape(instruction)), _memory_space(instruction.operand(0).shape)}
             if len(spaces) > 1:
-                host = _HOST in spaces
-                own_kind = "host-transfer" if host else "memory-space"
+                own_kind = "host-transfer" if _HOST in spaces else "memory-space"
                 own_words = _WORDS_OF[own_kind]
             yield self._row(instruction, row, one, own_kind, own_words, copied, replayed, counts)
 

@@ -128,6 +128,8 @@ def compile_text(request: dict[str, Any], devices: list[Any]) -> str:
         program: Any = jaxlib_mlir.hlo_to_stablehlo(module.as_serialized_hlo_module_proto())
     else:
         program = data if data[:4] == b"ML\xefR" else data.decode("utf-8")
+    if request.get("layouts"):
+        program = with_layouts(program, *request["layouts"])
     replicas, partitions = int(request.get("replicas", 1)), int(request.get("partitions", 1))
     if len(devices) < replicas * partitions:
         raise Told(f"the module wants {replicas * partitions} devices, the target has {len(devices)}")
@@ -143,6 +145,28 @@ def compile_text(request: dict[str, Any], devices: list[Any]) -> str:
     except Exception as error:
         raise Told(told_by_xla(error), usage=False) from None
     return name
+
+
+def with_layouts(program: Any, arguments: list[str], results: list[str]) -> Any:
+    """The program with layouts of the entry (``{0,1}``, ``default`` or ``auto``), as jax marks them; unchanged where
+    their number does not fit. Conversion to StableHLO loses what the HLO text says of them."""
+    ir = importlib.import_module("jax._src.lib.mlir").ir
+    with importlib.import_module("jax._src.interpreters.mlir").make_ir_context():
+        module = ir.Module.parse(program)
+        main = next(one for one in module.body.operations if str(one.attributes["sym_name"]) == '"main"')
+        kind = ir.TypeAttr(main.attributes["function_type"]).value
+        for name, modes, count in (
+            ("arg_attrs", arguments, len(kind.inputs)), ("res_attrs", results, len(kind.results))
+        ):  # fmt: skip
+            if len(modes) != count:
+                return program
+            known = list(main.attributes[name]) if name in main.attributes else [{}] * count
+            made = []
+            for attrs, mode in zip(known, modes, strict=True):
+                entries = {one.name: one.attr for one in attrs} if attrs else {}
+                made.append(ir.DictAttr.get({**entries, "mhlo.layout_mode": ir.StringAttr.get(mode)}))
+            main.attributes[name] = ir.ArrayAttr.get(made)
+        return str(module)
 
 
 def told_by_xla(error: Exception) -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hloscope.core.dumps.filenames import CAPTURE_FILE
-from hloscope.core.errors import UsageError
+from hloscope.core.errors import HloscopeError, UsageError
+from hloscope.core.hlo.shape import Shape, scan_shape
 from hloscope.core.xla.child import clean_environment, run_child
 from hloscope.core.xla.flags import dump_flags, joined_flags
 from hloscope.core.xla.h100_config import H100_SXM
@@ -25,6 +26,7 @@ COMPILE_SECONDS = 1800.0
 """Longest compile by default, in seconds."""
 _PARTITIONS = re.compile(r"\b(?:mhlo\.)?num_partitions\s*=\s*([0-9]+)")
 _REPLICAS = re.compile(r"\b(?:mhlo\.num_replicas|replica_count)\s*=\s*([0-9]+)")
+_ENTRY_LAYOUT = "entry_computation_layout={"
 _HEADER_BYTES = 1 << 20
 _SHAPE = re.compile(r"^\s*[a-z][a-z0-9]*\s*\[[0-9,\s]*\](?:\{[^}]*\})?\s*$")
 _SPEC = re.compile(r"^(?P<path>.+\.py):(?P<function>[A-Za-z_][A-Za-z0-9_.]*)$")
@@ -129,15 +131,41 @@ def _compile_text(
     if kind == "hlo":
         head = head.partition("\n")[0]
     partitions, replicas = _first(_PARTITIONS, head), _first(_REPLICAS, head)
+    layouts = _entry_layouts(head) if kind == "hlo" else None
     with TemporaryDirectory(prefix="hloscope-") as folder:
         path = Path(folder, "program.txt")
         path.write_bytes(data)
         request: dict[str, object] = {
             "kind": kind, "path": str(path), "partitions": partitions, "replicas": replicas, "shardy": "sdy." in head,
+            "layouts": layouts,
         }  # fmt: skip
         return _run(
             request, chosen, dump_to, partitions * replicas, flags, pass_re, proto, timeout, what="compiling the module"
         )
+
+
+def _entry_layouts(header: str) -> tuple[list[str], list[str]] | None:
+    """Layouts of arguments and results as jax writes them, None where all are row-major or some are tuples."""
+    at = header.find(_ENTRY_LAYOUT)
+    if at < 0:
+        return None
+    try:
+        arguments, end = scan_shape(header, at + len(_ENTRY_LAYOUT))
+        result, _ = scan_shape(header, header.index("->", end) + 2)
+    except (HloscopeError, ValueError):
+        return None
+    sides = [[_layout_mode(one) for one in side] for side in (arguments.tuple_shapes, result.tuple_shapes or (result,))]
+    modes = [mode for side in sides for mode in side]
+    plain = all(mode == "default" for mode in modes)
+    return None if plain or "" in modes else (sides[0], sides[1])
+
+
+def _layout_mode(shape: Shape) -> str:
+    if not shape.is_array:
+        return ""
+    if not shape.dimensions:
+        return "default"
+    return "auto" if shape.layout is None else "default" if shape.layout.is_default_order else str(shape.layout.plain)
 
 
 def _first(pattern: re.Pattern[str], text: str) -> int:

@@ -7,6 +7,7 @@ Source: ``openxla/xla:xla/service/buffer_assignment.cc#BufferAssigner``.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -117,6 +118,8 @@ class _Assigner:
         self._size = {one: max(map(changes.size_of, one.values)) for one in analysis.buffers}
         self._color = color_buffers(analysis, gpu=backend.gpu)
         self._pool: list[BufferAllocation] = []
+        self._occupied: dict[int, list[tuple[int, int, int, HloValue]]] = {}
+        """By allocation: (start, end, number, value) of what is in it, by start."""
         self._delayed: list[HloBuffer] = []
         self._global, self._local = computations_by_kind(analysis.module)
 
@@ -194,8 +197,12 @@ class _Assigner:
         return made
 
     def _put(self, buffer: HloBuffer, allocation: BufferAllocation) -> BufferAllocation:
+        rows = self._occupied.setdefault(allocation.index, [])
         for value in buffer.values:
             allocation.assigned[value] = Chunk(0, self._size[buffer])
+            found = self._live.ranges.get(value)
+            if found is not None:
+                insort(rows, (found.start, found.end, value.id, value))
         self._holder[buffer] = allocation
         return allocation
 
@@ -239,15 +246,39 @@ class _Assigner:
             return no("read_only")
         if allocation.thread_local or allocation.tuple_:
             return no("not_shared")
-        for other in allocation.assigned:
-            for value in buffer.values:
+        for value in buffer.values:
+            for other in self._neighbours(allocation, value):
                 if interferes(self._live, other, value):
                     return no("live_ranges_overlap", value, other)
-                if _is_copy_of(value, other):
-                    return no("copy_of_it", value, other)
+            copied = self._copied_from(allocation, value)
+            if copied is not None:
+                return no("copy_of_it", value, copied)
         if buffer in self._analysis.live_out and want != allocation.size:
             return no("output_of_other_size")
         return None
+
+    def _neighbours(self, allocation: BufferAllocation, value: HloValue) -> Iterable[HloValue]:
+        """The values of a shared allocation that are alive at some step with `value`: its ranges are disjoint, but for
+        the steps at which one hands over to the next, so that they stand in order."""
+        found = self._live.ranges.get(value)
+        if found is None:
+            return ()
+        rows = self._occupied.get(allocation.index, ())
+        last = bisect_right(rows, found.end, key=lambda row: row[0])
+        near: list[HloValue] = []
+        for start, end, _, other in reversed(rows[:last]):
+            if end < found.start and start < found.start:
+                break
+            near.append(other)
+        return near
+
+    def _copied_from(self, allocation: BufferAllocation, value: HloValue) -> HloValue | None:
+        """The value there that `value` is a copy of."""
+        node = value.instruction
+        if node.opcode != "copy":
+            return None
+        sets = self._analysis.dataflow.sets(node.operand(0)).values()
+        return next((one for values in sets for one in values if one in allocation.assigned), None)
 
     # ---------------------------------------------------------------- the heap
     def _assign_heaps(self) -> None:
@@ -348,7 +379,3 @@ def may_take_over(live: HloLiveRange, operand: HloValue, user: HloValue) -> bool
     holder, index = live.ranges[operand].end_position
     return bool(holder.use_count(node)) and live.analysis.sharing(holder, index, node, user.index).allowed
 
-
-def _is_copy_of(value: HloValue, other: HloValue) -> bool:
-    node = value.instruction
-    return node.opcode == "copy" and any(holder.use_count(node) for holder, _ in other.positions)

@@ -55,6 +55,8 @@ class Site:
     outputs: list[Spec] | None
     shapes: list[tuple[int, ...] | None]
     """Shapes of outputs where they are literal."""
+    operands: list[tuple[int, ...] | None]
+    """Shapes of operands that are parameters whose defaults are literal shapes."""
     semantics: tuple[str, ...] = ()
     backend: str | None = None
 
@@ -65,6 +67,10 @@ class Scope:
 
     values: dict[str, ast.expr] = field(default_factory=dict[str, ast.expr])
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict[str, ast.FunctionDef])
+    defaults: dict[str, ast.expr] = field(default_factory=dict[str, ast.expr])
+    """Defaults of the parameters of the functions around."""
+    called_with: dict[int, list[ast.expr]] = field(default_factory=dict[int, list[ast.expr]])
+    """Identity of a ``pallas_call(…)`` -> what its result is applied to."""
     repeated: set[str] = field(default_factory=set[str])
 
 
@@ -128,7 +134,9 @@ def find_sites(tree: ast.Module) -> Iterator[Site]:
 
 
 def _scope_of(body: Sequence[ast.stmt], outer: Scope) -> Scope:
-    scope = Scope(dict(outer.values), dict(outer.functions), set(outer.repeated))
+    scope = Scope(
+        dict(outer.values), dict(outer.functions), dict(outer.defaults), outer.called_with, set(outer.repeated)
+    )
     local: set[str] = set()
     for node in body:
         for name, value in _bindings(node):
@@ -170,7 +178,13 @@ def _visit(node: ast.AST, function: str | None, scope: Scope, found: list[Site])
         names = [a.arg for a in (*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs)]
         for name in names:
             scope.values.pop(name, None)
+            scope.defaults.pop(name, None)
+        positional = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+        given = node.args.defaults
+        scope.defaults.update(zip(positional[len(positional) - len(given) :], given, strict=True))
         function = function or node.name
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Call) and _callee(node.func) in CALLS:
+        scope.called_with[id(node.func)] = node.args
     if isinstance(node, ast.Call) and _callee(node) in CALLS:
         found.append(_site(node, function, scope))
     for child in ast.iter_child_nodes(node):
@@ -213,7 +227,7 @@ def _site(node: ast.Call, function: str | None, scope: Scope) -> Site:
     return Site(
         node, function, kernel, str(title), _grid(given.get("grid"), scope) if known_grid else None, prefetch,
         _specs(given.get("in_specs"), scope), _specs(given.get("out_specs"), scope),
-        _shapes(out_shape, scope), semantics, backend,
+        _shapes(out_shape, scope), _operand_shapes(node, scope), semantics, backend,
     )  # fmt: skip
 
 
@@ -302,6 +316,15 @@ def _shapes(node: ast.expr | None, scope: Scope) -> list[tuple[int, ...] | None]
                 if None not in numbers:
                     shape = tuple(n for n in numbers if n is not None)
         found.append(shape)
+    return found
+
+
+def _operand_shapes(node: ast.Call, scope: Scope) -> list[tuple[int, ...] | None]:
+    found: list[tuple[int, ...] | None] = []
+    for operand in scope.called_with.get(id(node), ()):
+        default = scope.defaults.get(operand.id) if isinstance(operand, ast.Name) else None
+        stored = isinstance(operand, ast.Name) and (operand.id in scope.values or operand.id in scope.repeated)
+        found.extend([None] if default is None or stored else _shapes(default, scope)[:1])
     return found
 
 
@@ -405,9 +428,14 @@ def _dim_text(spec: Spec, dim: int) -> str:
 
 
 def _array_text(site: Site, kind: str, number: int) -> str | None:
-    if kind == "input" or number >= len(site.shapes) or site.shapes[number] is None:
-        return None
-    return f"[{','.join(map(str, site.shapes[number] or ()))}]"
+    shape = _array_shape(site, kind, number)
+    return None if shape is None else f"[{','.join(map(str, shape))}]"
+
+
+def _array_shape(site: Site, kind: str, number: int) -> tuple[int, ...] | None:
+    """The shape of an operand where the text gives it."""
+    known = site.shapes if kind == "output" else site.operands[site.prefetch or 0 :]
+    return known[number] if number < len(known) else None
 
 
 def _check(site: Site, path: str, columns: Columns, target: str | None) -> Iterator[Finding]:
@@ -425,7 +453,7 @@ def _check(site: Site, path: str, columns: Columns, target: str | None) -> Itera
 
     for kind, specs in (("input", site.inputs), ("output", site.outputs)):
         for number, spec in enumerate(specs or ()):
-            array = site.shapes[number] if kind == "output" and number < len(site.shapes) else None
+            array = _array_shape(site, kind, number)
             yield from _check_map(site, spec, f"{kind} {number}", array, finding)
             if backend == "tpu" and spec.shape is not None and spec.space not in ("smem", "any", "hbm"):
                 yield from _check_tiles(spec, f"{kind} {number}", array, finding)

@@ -15,36 +15,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from hloscope.core.errors import UnsupportedError
-from hloscope.core.pallas.accesses import selected_loads
-from hloscope.core.pallas.blocks import Window, window
-from hloscope.core.pallas.call import Operand, PallasCall, at_point, from_point
-from hloscope.core.pallas.grid import UNCOPIED_SPACES, concrete_grid
-from hloscope.core.pallas.interpret.faults import Fault, Faults, Observer, Outcome, Step
-from hloscope.core.pallas.interpret.generic import block_index, scalar_ref
-from hloscope.core.pallas.interpret.machine import Machine, Run, slot_value
-from hloscope.core.pallas.interpret.memory import (
-    Buffer,
-    Cut,
-    Index,
-    Ref,
-    Region,
-    apply,
-    clamp_range,
-    keep_range,
-    read,
-    region,
-    resolve,
-    write,
-)
-from hloscope.core.pallas.interpret.order import Agents, Choices, Clock, Detector, Race, Semaphore, Signal, Touch, join
+from hloscope.core.pallas.call import PallasCall, at_point
+from hloscope.core.pallas.grid import concrete_grid
+from hloscope.core.pallas.interpret.faults import Fault, Observer, Outcome, Step
+from hloscope.core.pallas.interpret.generic import scalar_ref
+from hloscope.core.pallas.interpret.machine import Run, slot_value
+from hloscope.core.pallas.interpret.memory import Buffer, Ref, apply, read, region, resolve
+from hloscope.core.pallas.interpret.order import Choices, Semaphore, Signal
+from hloscope.core.pallas.interpret.pipeline import PipelinedMachine, uncopied
 from hloscope.core.pallas.interpret.primitives import filled
-from hloscope.core.pallas.jaxpr import Array, Aval, Equation, Jaxpr, Span, dtype_of
+from hloscope.core.pallas.interpret.watched import Core, race_fault
+from hloscope.core.pallas.jaxpr import Aval, Equation, dtype_of
 
 PROVES = (
     "for this input and these orders: no access out of range, no read of memory that nobody wrote, and no two "
@@ -55,63 +41,7 @@ MOST_SWITCHES = 4
 """One in so many pauses of a core may hand over to another core."""
 
 
-@dataclass(slots=True, eq=False)
-class Core:
-    """One core of one device: an agent, and where it is in the program."""
-
-    device: int
-    number: int
-    agent: int
-    clock: Clock
-    points: list[tuple[int, ...]]
-    point: tuple[int, ...] = ()
-    place: Span | None = None
-    waiting: tuple[Semaphore, int, Span | None] | None = None
-    running: Generator[Any, None, Any] | None = None
-    done: bool = False
-    scopes: int = 0
-    buffers: dict[tuple[Any, ...], Buffer] = field(default_factory=dict[tuple[Any, ...], Buffer])
-    """Memory by what it is: the same key on another core is the same allocation there."""
-    scalars: list[Ref] = field(default_factory=list[Ref])
-    blocks: list[_Buffered] = field(default_factory=list["_Buffered"])
-    scratch: list[Ref] = field(default_factory=list[Ref])
-
-    @property
-    def title(self) -> str:
-        """How a report names it."""
-        return f"core {self.number}" + (f" of device {self.device}" if self.device >= 0 else "")
-
-
-@dataclass(slots=True, eq=False)
-class Copy:
-    """A copy that was started."""
-
-    source: Ref
-    target: Ref
-    agent: int
-    clock: Clock
-    signals: tuple[tuple[Semaphore, int], ...]
-    place: Span | None
-    what: str
-    add: bool = False
-    done: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Buffered:
-    """The buffers of one blocked operand on one core."""
-
-    operand: Operand
-    position: int
-    array: Ref
-    slots: list[Buffer]
-    turn: int = 0
-    window: Window | None = None
-    ahead: tuple[Window, Copy, Buffer] | None = None
-    behind: Copy | None = None
-
-
-class TpuMachine(Machine):
+class TpuMachine(PipelinedMachine):
     """Runs one call on simulated devices."""
 
     def __init__(
@@ -125,22 +55,19 @@ class TpuMachine(Machine):
         unused: frozenset[int] = frozenset(),
         observer: Observer | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(call, choices, observer)
         self.unused = unused
         """Outputs that the program drops: what races there hurts nobody."""
-        self.call, self.operands, self.choices, self.observer = call, operands, choices, observer
+        self.operands = operands
         self.axes = tuple(axes)
         """Names and sizes of the mesh's axes, for kernels on several devices."""
-        self.faults, self.detector, self.agents = Faults(), Detector(), Agents()
-        self.late: list[Copy] = []
         self.semaphores: dict[tuple[int, int], Semaphore] = {}
         self.barriers: dict[tuple[int, int], Buffer] = {}
         slots = call.slots
         first = operands[0]
         self.grid = concrete_grid(call, [int(one) for one in first[: slots.dynamic]])
         self.bounds = tuple(bound for d, bound in enumerate(self.grid) if d not in call.vmapped)
-        self.arrays: list[list[Buffer]] = []
-        self.cores: list[Core] = []
+        self.arrays = []
         shares = self._shares(cores)
         for device, given in enumerate(operands):
             self.arrays.append(self._arrays(device, given))
@@ -149,9 +76,6 @@ class TpuMachine(Machine):
                 agent = self.agents.count
                 self.cores.append(Core(device if len(operands) > 1 else -1, number, agent, clock, points))
         self.current = self.cores[0]
-        self.guarded = selected_loads(call.kernel)
-        self.selected = False
-        """Whether the running load only feeds a select, which may leave out what nobody wrote."""
 
     # -- the machine
 
@@ -168,7 +92,7 @@ class TpuMachine(Machine):
                 self._leftovers()
                 self._check_outputs()
         for race in self.detector.races:
-            self.faults.add(_race_fault(race))
+            self.faults.add(race_fault(race))
         outputs = [[np.array(buffer.data) for buffer in arrays[self.call.slots.inputs :]] for arrays in self.arrays]
         return Outcome(outputs, self.faults.found, self.choices.made, finished)
 
@@ -243,7 +167,7 @@ class TpuMachine(Machine):
         """Outputs that the kernel fills by itself; those that the pipeline writes are checked block by block."""
         for device, arrays in enumerate(self.arrays):
             for operand, buffer in zip(self.call.outputs, arrays[self.call.slots.inputs :], strict=True):
-                if not _uncopied(operand) or buffer.written is None or buffer.written.all():
+                if not uncopied(operand) or buffer.written is None or buffer.written.all():
                     continue
                 missing = int(buffer.written.size - np.count_nonzero(buffer.written))
                 where = f" on device {device}" if len(self.arrays) > 1 else ""
@@ -344,188 +268,7 @@ class TpuMachine(Machine):
             if block.behind is not None:
                 self._await(core, block.behind)
 
-    def _windows(self, core: Core, point: Sequence[int] | None, scalars: Sequence[Ref]) -> list[Window | None]:
-        assert point is not None
-        found: list[Window | None] = []
-        for operand in self.call.operands:
-            if _uncopied(operand):
-                found.append(None)
-                continue
-            kept = core.place
-            found.append(window(operand.dims, block_index(self, operand, point, scalars)))
-            core.place = kept
-        return found
-
-    def _buffered(self, core: Core, position: int, operand: Operand) -> _Buffered:
-        array = Ref(self.arrays[max(core.device, 0)][position])
-        if _uncopied(operand):
-            return _Buffered(operand, position, array, [])
-        count = 1 if operand.is_trivial else max(1, min(2, operand.buffers or 2))
-        slots: list[Buffer] = []
-        for number in range(count):
-            aval = operand.ref
-            written = np.zeros(aval.shape, bool) if operand.kind == "output" else None
-            data = filled(aval.shape, dtype_of(aval.dtype))
-            slots.append(Buffer(operand.name, aval, data, operand.space, written, owner=(core.device, core.number)))
-            core.buffers["block", position, number] = slots[-1]
-        return _Buffered(operand, position, array, slots)
-
-    def _ref(self, block: _Buffered) -> Ref:
-        if not block.slots:
-            return block.array
-        return Ref(block.slots[block.turn])
-
-    def _enter(self, core: Core, block: _Buffered, seen: Window | None) -> None:
-        """Makes the block of this step current: an input's is there or is fetched, an output's begins unwritten."""
-        if seen is None or seen == block.window:
-            return
-        if block.operand.kind == "input":
-            if block.ahead is not None and block.ahead[0] == seen:
-                _, copy, buffer = block.ahead
-                self._await(core, copy)
-                block.turn = block.slots.index(buffer)
-            else:
-                if block.window is not None:
-                    block.turn = (block.turn + 1) % len(block.slots)
-                copy = self._fetch(core, block, seen, block.slots[block.turn])
-                self._await(core, copy)
-            block.ahead = None
-        else:
-            if block.window is not None:
-                block.turn = (block.turn + 1) % len(block.slots)
-            buffer = block.slots[block.turn]
-            buffer.data[...] = filled((), buffer.data.dtype)
-            assert buffer.written is not None
-            buffer.written[...] = False
-        block.window = seen
-
-    def _prefetch(self, core: Core, block: _Buffered, seen: Window | None) -> None:
-        if seen is None or seen == block.window or block.ahead is not None:
-            return
-        buffer = block.slots[(block.turn + 1) % len(block.slots)]
-        block.ahead = (seen, self._fetch(core, block, seen, buffer), buffer)
-
-    def _fetch(self, core: Core, block: _Buffered, seen: Window, buffer: Buffer) -> Copy:
-        inside = seen.inside(block.operand.array.shape)
-        self._check_window(core, block.operand, seen)
-        buffer.data[...] = filled((), buffer.data.dtype)
-        self.note("fetch", f"{block.operand.name}{seen}")
-        source, target = _block_refs(block, seen, inside, buffer)
-        place = block.operand.place
-        return self._start(core, source, target, (), place, f"the pipeline's fetch of {block.operand.name}{seen}")
-
-    def _leave(self, core: Core, block: _Buffered, changes: bool) -> None:
-        if block.window is None or not changes:
-            return
-        if block.behind is not None:
-            self._await(core, block.behind)
-            block.behind = None
-        seen, buffer = block.window, block.slots[block.turn]
-        inside = seen.inside(block.operand.array.shape)
-        self._check_window(core, block.operand, seen)
-        source, target = _block_refs(block, seen, inside, buffer)
-        source, target = target, source
-        self._check_written(block, seen, source)
-        self.note("write_back", f"{block.operand.name}{seen}")
-        place = block.operand.place
-        copy = self._start(core, source, target, (), place, f"the pipeline's write of {block.operand.name}{seen}")
-        if len(block.slots) > 1:
-            block.behind = copy
-        else:
-            self._await(core, copy)
-
-    def _check_window(self, core: Core, operand: Operand, seen: Window) -> None:
-        shape = operand.padded_shape
-        low = [-dim.padding[0] for dim in operand.dims]
-        if all(a <= s and s + n <= b + a for s, n, b, a in zip(seen.starts, seen.sizes, shape, low, strict=True)):
-            return
-        verb = "reads" if operand.kind == "input" else "writes"
-        self.faults.add(
-            Fault(
-                "index-map-out-of-range",
-                f"{from_point(core.point)}the index map of {operand.title} {verb} {seen} of {operand.array}",
-                operand.place,
-            )
-        )
-
-    def _check_written(self, block: _Buffered, seen: Window, source: Ref) -> None:
-        written = block.slots[block.turn].written
-        assert written is not None
-        part = apply(written, source.views)
-        if part.size and not part.all():
-            missing = int(part.size - np.count_nonzero(part))
-            self.faults.add(
-                Fault(
-                    "output-never-written",
-                    f"{missing:,} of {part.size:,} elements of the block {seen} of {block.operand.title} are written"
-                    " back without having been stored to",
-                    self.call.kernel_at or block.operand.place,
-                    ((block.operand.place, "the block"),),
-                )
-            )
-
-    # -- copies
-
-    def _start(
-        self, core: Core, source: Ref, target: Ref, signals: tuple[tuple[Semaphore, int], ...], place: Span | None,
-        what: str, add: bool = False,
-    ) -> Copy:  # fmt: skip
-        agent, clock = self.agents.child(core.clock, core.agent)
-        copy = Copy(source, target, agent, clock, signals, place, what, add)
-        self.note("copy_start", what)
-        if self.choices.choose(2, f"whether {what} ends at once or late", place) == 0:
-            self._finish(copy)
-        else:
-            self.late.append(copy)
-        return copy
-
-    def _finish(self, copy: Copy) -> None:
-        if copy.done:
-            return
-        copy.done = True
-        if copy in self.late:
-            self.late.remove(copy)
-        self._touch(copy.source, False, copy.agent, copy.clock, copy.place, copy.what)
-        value = read(copy.source)
-        if copy.source.buffer.written is not None and copy.source.buffer.space != "hbm":
-            self._copy_written(copy)
-        self._touch(copy.target, True, copy.agent, copy.clock, copy.place, copy.what)
-        if copy.add:
-            value = read(copy.target) + value
-        write(copy.target, value)
-        self.note("copy_done", copy.what)
-        for semaphore, amount in copy.signals:
-            semaphore.add(Signal(amount, dict(copy.clock), copy.place, copy.what))
-        self.agents.end(copy.agent, copy.clock)
-
-    def _copy_written(self, copy: Copy) -> None:
-        """A kernel's own copy of memory that nobody wrote; the pipeline's copies are checked where they start."""
-        written = copy.source.buffer.written
-        if written is None or not copy.signals:
-            return
-        part = apply(written, copy.source.views)
-        if part.size and not part.all():
-            self.faults.add(
-                Fault(
-                    "uninitialized-read",
-                    f"{copy.what} copies memory of which {int(part.size - np.count_nonzero(part)):,} of {part.size:,}"
-                    " elements were never written",
-                    copy.place,
-                )
-            )
-
-    def _await(self, core: Core, copy: Copy) -> None:
-        """The core waits for a copy of the pipeline."""
-        self._finish(copy)
-        join(core.clock, copy.clock)
-
     # -- what a kernel does
-
-    def note(self, kind: str, detail: str) -> None:
-        """Tells the observer."""
-        if self.observer is not None:
-            core = self.current
-            self.observer(Step(kind, detail, core.point, max(core.device, 0), core.number, core.place))
 
     def effect(self, equation: Equation, operands: Sequence[Any]) -> Run:
         core = self.current
@@ -537,18 +280,6 @@ class TpuMachine(Machine):
         if name == "get_barrier_semaphore":
             return [self._barrier(core)]
         return (yield from super().effect(equation, operands))
-
-    def grid_index(self, axis: int) -> int:
-        return self.current.point[axis]
-
-    def evaluate(self, jaxpr: Jaxpr, args: Sequence[Any], consts: Sequence[Any] | None = None) -> list[Any]:
-        """Runs an index map to its end; pauses of its loads are no waits."""
-        running = self.run(jaxpr, args, consts)
-        while True:
-            try:
-                next(running)
-            except StopIteration as done:
-                return done.value
 
     def _axis_index(self, core: Core, name: Any) -> int:
         name = name[0] if isinstance(name, tuple) and len(name) == 1 else name
@@ -566,100 +297,6 @@ class TpuMachine(Machine):
             self.barriers[key] = Buffer("the barrier semaphore", aval, np.zeros((), np.int64), "semaphore", owner=key)
             core.buffers["barrier",] = self.barriers[key]
         return Ref(self.barriers[key])
-
-    def allocate(self, name: str, aval: Any) -> Ref:
-        core = self.current
-        core.scopes += 1
-        return self._allocate(core, ("scoped", core.scopes), name, aval)
-
-    def _allocate(self, core: Core, key: tuple[Any, ...], name: str, aval: Aval) -> Ref:
-        dtype = dtype_of(aval.dtype)
-        if aval.is_semaphore:
-            buffer = Buffer(name, aval, np.zeros(aval.shape, dtype), "semaphore", owner=(core.device, core.number))
-        else:
-            buffer = Buffer(
-                name, aval, filled(aval.shape, dtype), aval.space or "default", np.zeros(aval.shape, bool),
-                owner=(core.device, core.number),
-            )  # fmt: skip
-        core.buffers[key] = buffer
-        return Ref(buffer)
-
-    def pause(self) -> Generator[Any, None, None]:
-        if len(self.cores) > 1:
-            yield
-
-    def out_of_range(self, ref: Ref, dim: int, start: Any, size: int, extent: int) -> Any:
-        core = self.current
-        text = f"{int(start)}:{int(start) + size}" if np.ndim(start) == 0 else f"up to {int(np.max(start))}"
-        self.faults.add(
-            Fault(
-                "out-of-bounds",
-                f"{from_point(core.point)}the kernel accesses elements {text} of dimension {dim} of"
-                f" {ref.buffer.name}, which has {extent}",
-                core.place,
-            )
-        )
-        return clamp_range(ref, dim, start, size, extent)
-
-    def masked_range(self, mask: Any) -> Callable[[Ref, int, Any, int, int], Any]:
-        return keep_range if mask is not None else self.out_of_range
-
-    def load(self, ref: Ref, mask: Array | None = None) -> Array:
-        core = self.current
-        where = self._touch(ref, False, core.agent, core.clock, core.place, self._who(core), mask)
-        if ref.buffer.written is not None and not ref.buffer.is_semaphore and not self.selected:
-            self._check_read(core, ref, mask, where)
-        if self.observer is not None:
-            self.note("read", f"{ref.buffer.name}{where}")
-        return read(ref)
-
-    def store(self, ref: Ref, value: Any, mask: Array | None = None) -> None:
-        core = self.current
-        where = self._touch(ref, True, core.agent, core.clock, core.place, self._who(core), mask)
-        if self.observer is not None:
-            self.note("write", f"{ref.buffer.name}{where}")
-        if mask is not None:
-            written = ref.buffer.written
-            kept = None if written is None else written.copy()
-            write(ref, np.where(mask, value, read(ref)))
-            if kept is not None and written is not None:
-                part = apply(kept, ref.views) | np.broadcast_to(mask, apply(kept, ref.views).shape)
-                written[...] = kept
-                view = apply(written, ref.views)
-                if np.shares_memory(view, written):
-                    view[...] = part
-            return
-        write(ref, value)
-
-    def _who(self, core: Core) -> str:
-        return f"{core.title}{at_point(core.point)}"
-
-    def _check_read(self, core: Core, ref: Ref, mask: Array | None, where: Region) -> None:
-        assert ref.buffer.written is not None
-        views = [one for one in ref.views if isinstance(one, Index)]
-        part = apply(ref.buffer.written, views)
-        if mask is not None and np.shape(mask) == part.shape:
-            part = part | ~np.asarray(mask)
-        if part.size and not part.all():
-            self.faults.add(
-                Fault(
-                    "uninitialized-read",
-                    f"{from_point(core.point)}the kernel reads {ref.buffer.name}{where}, of which"
-                    f" {int(part.size - np.count_nonzero(part)):,} of {part.size:,} elements were never written",
-                    core.place,
-                )
-            )
-
-    def _touch(
-        self, ref: Ref, writes: bool, agent: int, clock: Clock, place: Span | None, what: str,
-        mask: Array | None = None,
-    ) -> Region:  # fmt: skip
-        where = region(ref, mask)
-        if not ref.buffer.is_semaphore and not ref.buffer.ignored:
-            by_kernel = agent == self.current.agent
-            touch = Touch(agent, clock[agent], writes, where, place, what, by_kernel)
-            self.detector.access(ref.buffer, touch, clock)
-        return where
 
     # semaphores
 
@@ -791,51 +428,6 @@ class TpuMachine(Machine):
         counter = resolve(operands[ref.index], transforms, operands, 0, self.out_of_range)
         yield from self.pause()
         return [np.int32(self._semaphore(counter).count)]
-
-
-def _uncopied(operand: Operand) -> bool:
-    return operand.space in UNCOPIED_SPACES
-
-
-def _block_refs(block: _Buffered, seen: Window, inside: tuple[slice, ...] | None, buffer: Buffer) -> tuple[Ref, Ref]:
-    """The part of a window that lies in the array, and the same part of the block's buffer."""
-    if inside is None:
-        inside = tuple(slice(0, 0) for _ in seen.starts)
-    outer, inner = [], []
-    for part, start, dim in zip(inside, seen.starts, block.operand.dims, strict=True):
-        size = part.stop - part.start
-        if dim.in_ref:
-            outer.append(Cut(part.start, size))
-            inner.append(Cut(part.start - start if size else 0, size))
-        elif size:
-            outer.append(part.start)
-        else:
-            outer.append(0)
-            inner = [Cut(0, 0) for _ in inner]
-    return block.array.seen([Index(tuple(outer))]), Ref(buffer).seen([Index(tuple(inner))])
-
-
-def _race_fault(race: Race) -> Fault:
-    first, second = race.first, race.second
-    box = first.region if second.region.contains(first.region) else second.region
-    # the kernel's own statement is the place to look at; a copy's start stands beside it
-    main, other = sorted((first, second), key=_reporting_order)
-    return Fault(
-        "race",
-        f"{main.what} {_verb(main)} {race.buffer.name}{box}, and nothing orders that with {other.what}, which"
-        f" {_verb(other)} it",
-        main.place,
-        ((other.place, f"{other.what} {_verb(other)} it"),),
-    )
-
-
-def _reporting_order(touch: Touch) -> tuple[bool, int, int, bool]:
-    place = touch.place
-    return (not touch.by_kernel, place.line if place else 0, place.column if place else 0, touch.writes)
-
-
-def _verb(touch: Touch) -> str:
-    return "writes" if touch.writes else "reads"
 
 
 def run_tpu(

@@ -1,0 +1,187 @@
+"""The pipeline of a simulated core: blocks of inputs fetched one step ahead, blocks of outputs written back behind.
+
+With two buffers the fetch for the next step runs beside the kernel of this one, and a write-back beside the kernel of
+the next; with ``pl.Buffered(1)`` both are waited for at once. Source:
+``jax-ml/jax:jax/_src/pallas/mosaic/pipeline.py#BufferedRef``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hloscope.core.pallas.blocks import Window, window
+from hloscope.core.pallas.call import Operand, from_point
+from hloscope.core.pallas.grid import UNCOPIED_SPACES
+from hloscope.core.pallas.interpret.faults import Fault
+from hloscope.core.pallas.interpret.generic import block_index
+from hloscope.core.pallas.interpret.memory import Buffer, Cut, Index, Ref, apply
+from hloscope.core.pallas.interpret.primitives import filled
+from hloscope.core.pallas.interpret.watched import Copy, Core, WatchedMachine
+from hloscope.core.pallas.jaxpr import dtype_of
+
+
+@dataclass(slots=True, eq=False)
+class Buffered:
+    """The buffers of one blocked operand on one core."""
+
+    operand: Operand
+    position: int
+    array: Ref
+    slots: list[Buffer]
+    turn: int = 0
+    window: Window | None = None
+    ahead: tuple[Window, Copy, Buffer] | None = None
+    behind: Copy | None = None
+
+
+class PipelinedMachine(WatchedMachine):
+    """Moves the blocks of a call's operands."""
+
+    arrays: list[list[Buffer]]
+    """Arrays in main memory: one list a device, inputs and outputs in order."""
+
+    def _windows(self, core: Core, point: Sequence[int] | None, scalars: Sequence[Ref]) -> list[Window | None]:
+        assert point is not None
+        found: list[Window | None] = []
+        for operand in self.call.operands:
+            if uncopied(operand):
+                found.append(None)
+                continue
+            kept = core.place
+            found.append(window(operand.dims, block_index(self, operand, point, scalars)))
+            core.place = kept
+        return found
+
+    def _buffered(self, core: Core, position: int, operand: Operand) -> Buffered:
+        array = Ref(self.arrays[max(core.device, 0)][position])
+        if uncopied(operand):
+            return Buffered(operand, position, array, [])
+        count = 1 if operand.is_trivial else max(1, min(2, operand.buffers or 2))
+        slots: list[Buffer] = []
+        for number in range(count):
+            aval = operand.ref
+            written = np.zeros(aval.shape, bool) if operand.kind == "output" else None
+            data = filled(aval.shape, dtype_of(aval.dtype))
+            slots.append(Buffer(operand.name, aval, data, operand.space, written, owner=(core.device, core.number)))
+            core.buffers["block", position, number] = slots[-1]
+        return Buffered(operand, position, array, slots)
+
+    def _ref(self, block: Buffered) -> Ref:
+        if not block.slots:
+            return block.array
+        return Ref(block.slots[block.turn])
+
+    def _enter(self, core: Core, block: Buffered, seen: Window | None) -> None:
+        """Makes the block of this step current: an input's is there or is fetched, an output's begins unwritten."""
+        if seen is None or seen == block.window:
+            return
+        if block.operand.kind == "input":
+            if block.ahead is not None and block.ahead[0] == seen:
+                _, copy, buffer = block.ahead
+                self._await(core, copy)
+                block.turn = block.slots.index(buffer)
+            else:
+                if block.window is not None:
+                    block.turn = (block.turn + 1) % len(block.slots)
+                copy = self._fetch(core, block, seen, block.slots[block.turn])
+                self._await(core, copy)
+            block.ahead = None
+        else:
+            if block.window is not None:
+                block.turn = (block.turn + 1) % len(block.slots)
+            buffer = block.slots[block.turn]
+            buffer.data[...] = filled((), buffer.data.dtype)
+            assert buffer.written is not None
+            buffer.written[...] = False
+        block.window = seen
+
+    def _prefetch(self, core: Core, block: Buffered, seen: Window | None) -> None:
+        if seen is None or seen == block.window or block.ahead is not None:
+            return
+        buffer = block.slots[(block.turn + 1) % len(block.slots)]
+        block.ahead = (seen, self._fetch(core, block, seen, buffer), buffer)
+
+    def _fetch(self, core: Core, block: Buffered, seen: Window, buffer: Buffer) -> Copy:
+        inside = seen.inside(block.operand.array.shape)
+        self._check_window(core, block.operand, seen)
+        buffer.data[...] = filled((), buffer.data.dtype)
+        self.note("fetch", f"{block.operand.name}{seen}")
+        source, target = _block_refs(block, seen, inside, buffer)
+        place = block.operand.place
+        return self._start(core, source, target, (), place, f"the pipeline's fetch of {block.operand.name}{seen}")
+
+    def _leave(self, core: Core, block: Buffered, changes: bool) -> None:
+        if block.window is None or not changes:
+            return
+        if block.behind is not None:
+            self._await(core, block.behind)
+            block.behind = None
+        seen, buffer = block.window, block.slots[block.turn]
+        inside = seen.inside(block.operand.array.shape)
+        self._check_window(core, block.operand, seen)
+        source, target = _block_refs(block, seen, inside, buffer)
+        source, target = target, source
+        self._check_written(block, seen, source)
+        self.note("write_back", f"{block.operand.name}{seen}")
+        place = block.operand.place
+        copy = self._start(core, source, target, (), place, f"the pipeline's write of {block.operand.name}{seen}")
+        if len(block.slots) > 1:
+            block.behind = copy
+        else:
+            self._await(core, copy)
+
+    def _check_window(self, core: Core, operand: Operand, seen: Window) -> None:
+        shape = operand.padded_shape
+        low = [-dim.padding[0] for dim in operand.dims]
+        if all(a <= s and s + n <= b + a for s, n, b, a in zip(seen.starts, seen.sizes, shape, low, strict=True)):
+            return
+        verb = "reads" if operand.kind == "input" else "writes"
+        self.faults.add(
+            Fault(
+                "index-map-out-of-range",
+                f"{from_point(core.point)}the index map of {operand.title} {verb} {seen} of {operand.array}",
+                operand.place,
+            )
+        )
+
+    def _check_written(self, block: Buffered, seen: Window, source: Ref) -> None:
+        written = block.slots[block.turn].written
+        assert written is not None
+        part = apply(written, source.views)
+        if part.size and not part.all():
+            missing = int(part.size - np.count_nonzero(part))
+            self.faults.add(
+                Fault(
+                    "output-never-written",
+                    f"{missing:,} of {part.size:,} elements of the block {seen} of {block.operand.title} are written"
+                    " back without having been stored to",
+                    self.call.kernel_at or block.operand.place,
+                    ((block.operand.place, "the block"),),
+                )
+            )
+
+
+def uncopied(operand: Operand) -> bool:
+    """Whether the kernel copies an operand for itself."""
+    return operand.space in UNCOPIED_SPACES
+
+
+def _block_refs(block: Buffered, seen: Window, inside: tuple[slice, ...] | None, buffer: Buffer) -> tuple[Ref, Ref]:
+    """The part of a window that lies in the array, and the same part of the block's buffer."""
+    if inside is None:
+        inside = tuple(slice(0, 0) for _ in seen.starts)
+    outer, inner = [], []
+    for part, start, dim in zip(inside, seen.starts, block.operand.dims, strict=True):
+        size = part.stop - part.start
+        if dim.in_ref:
+            outer.append(Cut(part.start, size))
+            inner.append(Cut(part.start - start if size else 0, size))
+        elif size:
+            outer.append(part.start)
+        else:
+            outer.append(0)
+            inner = [Cut(0, 0) for _ in inner]
+    return block.array.seen([Index(tuple(outer))]), Ref(buffer).seen([Index(tuple(inner))])

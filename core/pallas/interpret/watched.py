@@ -1,0 +1,291 @@
+"""Memory under watch: every access and copy of a simulated core, with the clocks that tell whether it races.
+
+The half of the TPU-like interpreter that knows memory. A core and a copy in flight are agents (``order.py``); loads and
+stores are checked for elements that nobody wrote, for indices out of range, and against accesses that nothing orders
+with them. A copy ends when it starts or as late as somebody waits for it: that is a choice of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hloscope.core.pallas.accesses import selected_loads
+from hloscope.core.pallas.call import PallasCall, at_point, from_point
+from hloscope.core.pallas.interpret.faults import Fault, Faults, Observer, Step
+from hloscope.core.pallas.interpret.machine import Machine
+from hloscope.core.pallas.interpret.memory import (
+    Buffer,
+    Index,
+    Ref,
+    Region,
+    apply,
+    clamp_range,
+    keep_range,
+    read,
+    region,
+    write,
+)
+from hloscope.core.pallas.interpret.order import Agents, Choices, Clock, Detector, Race, Semaphore, Signal, Touch, join
+from hloscope.core.pallas.interpret.primitives import filled
+from hloscope.core.pallas.jaxpr import Array, Aval, Jaxpr, Span, dtype_of
+
+
+@dataclass(slots=True, eq=False)
+class Core:
+    """One core of one device: an agent, and where it is in the program."""
+
+    device: int
+    number: int
+    agent: int
+    clock: Clock
+    points: list[tuple[int, ...]]
+    point: tuple[int, ...] = ()
+    place: Span | None = None
+    waiting: tuple[Semaphore, int, Span | None] | None = None
+    running: Generator[Any, None, Any] | None = None
+    done: bool = False
+    scopes: int = 0
+    buffers: dict[tuple[Any, ...], Buffer] = field(default_factory=dict[tuple[Any, ...], Buffer])
+    """Memory by what it is: the same key on another core is the same allocation there."""
+    scalars: list[Ref] = field(default_factory=list[Ref])
+    blocks: list[Any] = field(default_factory=list[Any])
+    """The pipeline's buffers of every operand."""
+    scratch: list[Ref] = field(default_factory=list[Ref])
+
+    @property
+    def title(self) -> str:
+        """How a report names it."""
+        return f"core {self.number}" + (f" of device {self.device}" if self.device >= 0 else "")
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """A copy that was started."""
+
+    source: Ref
+    target: Ref
+    agent: int
+    clock: Clock
+    signals: tuple[tuple[Semaphore, int], ...]
+    place: Span | None
+    what: str
+    add: bool = False
+    done: bool = False
+
+
+class WatchedMachine(Machine):
+    """A machine whose memory is watched; subclasses make the cores and set ``current``."""
+
+    current: Core
+    """The core that runs."""
+
+    def __init__(self, call: PallasCall, choices: Choices, observer: Observer | None) -> None:
+        super().__init__()
+        self.call, self.choices, self.observer = call, choices, observer
+        self.faults, self.detector, self.agents = Faults(), Detector(), Agents()
+        self.late: list[Copy] = []
+        """Copies that are in flight."""
+        self.cores: list[Core] = []
+        self.guarded = selected_loads(call.kernel)
+        self.selected = False
+        """Whether the running load only feeds a select, which may leave out what nobody wrote."""
+
+    def note(self, kind: str, detail: str) -> None:
+        """Tells the observer."""
+        if self.observer is not None:
+            core = self.current
+            self.observer(Step(kind, detail, core.point, max(core.device, 0), core.number, core.place))
+
+    def grid_index(self, axis: int) -> int:
+        return self.current.point[axis]
+
+    def evaluate(self, jaxpr: Jaxpr, args: Sequence[Any], consts: Sequence[Any] | None = None) -> list[Any]:
+        """Runs an index map to its end; pauses of its loads are no waits."""
+        running = self.run(jaxpr, args, consts)
+        while True:
+            try:
+                next(running)
+            except StopIteration as done:
+                return done.value
+
+    # copies
+
+    def _start(
+        self, core: Core, source: Ref, target: Ref, signals: tuple[tuple[Semaphore, int], ...], place: Span | None,
+        what: str, add: bool = False,
+    ) -> Copy:  # fmt: skip
+        agent, clock = self.agents.child(core.clock, core.agent)
+        copy = Copy(source, target, agent, clock, signals, place, what, add)
+        self.note("copy_start", what)
+        if self.choices.choose(2, f"whether {what} ends at once or late", place) == 0:
+            self._finish(copy)
+        else:
+            self.late.append(copy)
+        return copy
+
+    def _finish(self, copy: Copy) -> None:
+        if copy.done:
+            return
+        copy.done = True
+        if copy in self.late:
+            self.late.remove(copy)
+        self._touch(copy.source, False, copy.agent, copy.clock, copy.place, copy.what)
+        value = read(copy.source)
+        if copy.source.buffer.written is not None and copy.source.buffer.space != "hbm":
+            self._copy_written(copy)
+        self._touch(copy.target, True, copy.agent, copy.clock, copy.place, copy.what)
+        if copy.add:
+            value = read(copy.target) + value
+        write(copy.target, value)
+        self.note("copy_done", copy.what)
+        for semaphore, amount in copy.signals:
+            semaphore.add(Signal(amount, dict(copy.clock), copy.place, copy.what))
+        self.agents.end(copy.agent, copy.clock)
+
+    def _copy_written(self, copy: Copy) -> None:
+        """A kernel's own copy of memory that nobody wrote; the pipeline's copies are checked where they start."""
+        written = copy.source.buffer.written
+        if written is None or not copy.signals:
+            return
+        part = apply(written, copy.source.views)
+        if part.size and not part.all():
+            self.faults.add(
+                Fault(
+                    "uninitialized-read",
+                    f"{copy.what} copies memory of which {int(part.size - np.count_nonzero(part)):,} of {part.size:,}"
+                    " elements were never written",
+                    copy.place,
+                )
+            )
+
+    def _await(self, core: Core, copy: Copy) -> None:
+        """The core waits for a copy of the pipeline."""
+        self._finish(copy)
+        join(core.clock, copy.clock)
+
+    # -- what a kernel does
+    # accesses
+
+    def allocate(self, name: str, aval: Any) -> Ref:
+        core = self.current
+        core.scopes += 1
+        return self._allocate(core, ("scoped", core.scopes), name, aval)
+
+    def _allocate(self, core: Core, key: tuple[Any, ...], name: str, aval: Aval) -> Ref:
+        dtype = dtype_of(aval.dtype)
+        if aval.is_semaphore:
+            buffer = Buffer(name, aval, np.zeros(aval.shape, dtype), "semaphore", owner=(core.device, core.number))
+        else:
+            buffer = Buffer(
+                name, aval, filled(aval.shape, dtype), aval.space or "default", np.zeros(aval.shape, bool),
+                owner=(core.device, core.number),
+            )  # fmt: skip
+        core.buffers[key] = buffer
+        return Ref(buffer)
+
+    def pause(self) -> Generator[Any, None, None]:
+        if len(self.cores) > 1:
+            yield
+
+    def out_of_range(self, ref: Ref, dim: int, start: Any, size: int, extent: int) -> Any:
+        core = self.current
+        text = f"{int(start)}:{int(start) + size}" if np.ndim(start) == 0 else f"up to {int(np.max(start))}"
+        self.faults.add(
+            Fault(
+                "out-of-bounds",
+                f"{from_point(core.point)}the kernel accesses elements {text} of dimension {dim} of"
+                f" {ref.buffer.name}, which has {extent}",
+                core.place,
+            )
+        )
+        return clamp_range(ref, dim, start, size, extent)
+
+    def masked_range(self, mask: Any) -> Callable[[Ref, int, Any, int, int], Any]:
+        return keep_range if mask is not None else self.out_of_range
+
+    def load(self, ref: Ref, mask: Array | None = None) -> Array:
+        core = self.current
+        where = self._touch(ref, False, core.agent, core.clock, core.place, self._who(core), mask)
+        if ref.buffer.written is not None and not ref.buffer.is_semaphore and not self.selected:
+            self._check_read(core, ref, mask, where)
+        if self.observer is not None:
+            self.note("read", f"{ref.buffer.name}{where}")
+        return read(ref)
+
+    def store(self, ref: Ref, value: Any, mask: Array | None = None) -> None:
+        core = self.current
+        where = self._touch(ref, True, core.agent, core.clock, core.place, self._who(core), mask)
+        if self.observer is not None:
+            self.note("write", f"{ref.buffer.name}{where}")
+        if mask is not None:
+            written = ref.buffer.written
+            kept = None if written is None else written.copy()
+            write(ref, np.where(mask, value, read(ref)))
+            if kept is not None and written is not None:
+                part = apply(kept, ref.views) | np.broadcast_to(mask, apply(kept, ref.views).shape)
+                written[...] = kept
+                view = apply(written, ref.views)
+                if np.shares_memory(view, written):
+                    view[...] = part
+            return
+        write(ref, value)
+
+    def _who(self, core: Core) -> str:
+        return f"{core.title}{at_point(core.point)}"
+
+    def _check_read(self, core: Core, ref: Ref, mask: Array | None, where: Region) -> None:
+        assert ref.buffer.written is not None
+        views = [one for one in ref.views if isinstance(one, Index)]
+        part = apply(ref.buffer.written, views)
+        if mask is not None and np.shape(mask) == part.shape:
+            part = part | ~np.asarray(mask)
+        if part.size and not part.all():
+            self.faults.add(
+                Fault(
+                    "uninitialized-read",
+                    f"{from_point(core.point)}the kernel reads {ref.buffer.name}{where}, of which"
+                    f" {int(part.size - np.count_nonzero(part)):,} of {part.size:,} elements were never written",
+                    core.place,
+                )
+            )
+
+    def _touch(
+        self, ref: Ref, writes: bool, agent: int, clock: Clock, place: Span | None, what: str,
+        mask: Array | None = None,
+    ) -> Region:  # fmt: skip
+        where = region(ref, mask)
+        if not ref.buffer.is_semaphore and not ref.buffer.ignored:
+            by_kernel = agent == self.current.agent
+            touch = Touch(agent, clock[agent], writes, where, place, what, by_kernel)
+            self.detector.access(ref.buffer, touch, clock)
+        return where
+
+    # semaphores
+
+
+def race_fault(race: Race) -> Fault:
+    """What is told about two accesses that nothing orders."""
+    first, second = race.first, race.second
+    box = first.region if second.region.contains(first.region) else second.region
+    # the kernel's own statement is the place to look at; a copy's start stands beside it
+    main, other = sorted((first, second), key=_reporting_order)
+    return Fault(
+        "race",
+        f"{main.what} {_verb(main)} {race.buffer.name}{box}, and nothing orders that with {other.what}, which"
+        f" {_verb(other)} it",
+        main.place,
+        ((other.place, f"{other.what} {_verb(other)} it"),),
+    )
+
+
+def _reporting_order(touch: Touch) -> tuple[bool, int, int, bool]:
+    place = touch.place
+    return (not touch.by_kernel, place.line if place else 0, place.column if place else 0, touch.writes)
+
+
+def _verb(touch: Touch) -> str:
+    return "writes" if touch.writes else "reads"

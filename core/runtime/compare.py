@@ -174,7 +174,7 @@ def _compare_integers(
     worst = np.unravel_index(int(np.argmax(distance)), distance.shape)
     bad = distance > slack
     if sensitivity is not None:
-        bad &= distance > 4 * sensitivity.moved
+        bad &= distance > sensitivity.widened(np.zeros(distance.shape))
         bad &= not _excused(bad, distance, sensitivity)
     outside = int(np.count_nonzero(bad))
     largest = int(distance[worst])

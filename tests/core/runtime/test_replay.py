@@ -321,3 +321,74 @@ ENTRY e {
     module = load_module(text)
     run = run_stage(module, Program(tuple(np.asarray(x) for x in moderate_inputs(module.entry)), (None,)))
     assert run.outputs[0].dtype == np.float32 and run.outputs[0].shape == (4,)
+
+
+ROUGH = """HloModule m
+
+ENTRY e {
+  x = f32[64,8] parameter(0)
+  big = f32[] constant(1e6)
+  b = f32[64,8] broadcast(big), dimensions={}
+  up = f32[64,8] add(x, b)
+  down = f32[64,8] subtract(up, b)
+  scale = f32[] constant(300)
+  s = f32[64,8] broadcast(scale), dimensions={}
+  wide = f32[64,8] multiply(down, s)
+  steps = f32[64,8] round-nearest-even(wide)
+  low = f32[] constant(-127)
+  high = f32[] constant(127)
+  most = f32[64,8] broadcast(high), dimensions={}
+  least = f32[64,8] broadcast(low), dimensions={}
+  held = f32[64,8] clamp(least, steps, most)
+  ROOT q = s8[64,8] convert(held)
+}
+"""
+
+
+def test_a_small_fault_behind_a_large_rounding_error_is_found() -> None:
+    """Rounding may move every result by many steps: only on the same values does one step show."""
+    simpler = ROUGH.replace("subtract(up, b)", "copy(x)")
+    faulty = simpler.replace("constant(127)", "constant(126)")
+    found = replayed([ROUGH, simpler, faulty])
+    assert [stage.status for stage in found.stages] == [REFERENCE, AGREES, DIFFERS]
+    assert found.stages[1].widened and found.first_difference == 2
+    assert "on the values of the stage before" in found.stages[2].reason
+
+
+def test_a_small_fault_in_a_loop_behind_a_large_rounding_error_is_found() -> None:
+    lines = [line.strip() for line in ROUGH.splitlines()[3:-1]]
+    body = "\n  ".join(
+        line.replace("x = f32[64,8] parameter(0)", "x = f32[64,8] get-tuple-element(p), index=1") for line in lines
+    )
+    body = body.replace("ROOT q = s8[64,8] convert(held)", "y = f32[64,8] multiply(held, small)")
+    text = f"""HloModule m
+
+body {{
+  p = (s32[], f32[64,8]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  tiny = f32[] constant(0.01)
+  small = f32[64,8] broadcast(tiny), dimensions={{}}
+  {body}
+  ROOT t = (s32[], f32[64,8]) tuple(j, y)
+}}
+
+more {{
+  p = (s32[], f32[64,8]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] constant(3)
+  ROOT c = pred[] compare(i, n), direction=LT
+}}
+
+ENTRY e {{
+  a = f32[64,8] parameter(0)
+  zero = s32[] constant(0)
+  t = (s32[], f32[64,8]) tuple(zero, a)
+  w = (s32[], f32[64,8]) while(t), condition=more, body=body
+  ROOT r = f32[64,8] get-tuple-element(w), index=1
+}}
+"""
+    simpler = text.replace("subtract(up, b)", "copy(x)")
+    found = replayed([text, simpler, simpler.replace("constant(127)", "constant(126.5)")])
+    assert [stage.status for stage in found.stages] == [REFERENCE, AGREES, DIFFERS], found.stages

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import click
 
+from hloscope.core.cli.opening import refuse_existing
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.errors import UsageError
 from hloscope.core.pallas.chips import TARGETS
+from hloscope.core.version import version
 from hloscope.core.views.data import Source
 
 BYTES = 1024
@@ -32,6 +35,8 @@ BYTES = 1024
     show_default=True,
     help="Orders that --interpret runs of each call.",
 )
+@click.option("--ledger", metavar="RUN.ledger", help="Record findings, and every step of the plain run, in a ledger.")
+@click.option("--force", is_flag=True, help="Replace RUN.ledger where it exists.")
 @click.option("--steps", "all_steps", is_flag=True, help="List what every grid step fetches.")
 @click.argument("spec", metavar="FILE.py[:FUNCTION]")
 @json_option
@@ -42,6 +47,8 @@ def command(
     shapes: tuple[str, ...],
     seed: int,
     runs: int,
+    ledger: str | None,
+    force: bool,
     all_steps: bool,
     spec: str,
     as_json: bool,
@@ -52,6 +59,7 @@ def command(
     function whose parameters' defaults give shapes; --interpret also runs the kernels on the defaults' values (random
     ones where there is only a shape), looking for races, uninitialised reads and indices out of range.
     """
+    from hloscope.core.ledger import LedgerWriter, RunInfo
     from hloscope.core.pallas.report import analyse
     from hloscope.core.pallas.tracing import split_pallas_spec
 
@@ -60,7 +68,16 @@ def command(
         raise UsageError("--arg goes with --trace or --interpret")
     if shapes and function is None:
         raise UsageError("--arg goes with FILE.py:FUNCTION", hint="without a function every one of the file is traced")
-    report = analyse(path, function, target=target, trace=trace, interpret=interpret, args=shapes, seed=seed, runs=runs)
+    with ExitStack() as stack:
+        recorder = None
+        if ledger is not None:
+            refuse_existing(ledger, force)
+            info = RunInfo("core", version(), None, target, None, spec)
+            recorder = stack.enter_context(LedgerWriter(ledger, info, force=force))
+        report = analyse(
+            path, function, target=target, trace=trace, interpret=interpret, args=shapes, seed=seed, runs=runs,
+            recorder=recorder,
+        )  # fmt: skip
     values = {
         "calls": report.calls,
         "findings": [_finding_row(one) for one in report.findings],

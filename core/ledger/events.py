@@ -299,6 +299,36 @@ class ScheduleChosen(Event):
     others: tuple[str, ...] = fact("names", "the other orders with their peaks", default=())
 
 
+@event_type(
+    "pallas_step",
+    kind="decision",
+    sentence="{kernel} at ({point}) on core {core}[ of device {device}]: {step} {detail}[, {file}:{line}]",
+)
+class PallasStep(Event):
+    """One step of an interpreted Pallas kernel: a block fetched, a copy started, a semaphore signalled, a load."""
+
+    kernel: str = fact("name", "name of the `pallas_call`")
+    step: str = fact("name", "`step`, `fetch`, `write_back`, `copy_start`, `copy_done`, `wait`, `signal`, `read` …")
+    detail: str = fact("text", "the buffer and the range, or the semaphore and the amount", default="")
+    point: str = fact("text", "grid indices of the running step", default="")
+    core: int = fact("ordinal", "core that did it; a GPU's program", default=0)
+    device: int | None = fact("ordinal", "device, where there are several", default=None)
+    file: str | None = fact("name", "file of the statement", default=None)
+    line: int | None = fact("count", "1-based line of the statement", default=None)
+
+
+@event_type("pallas_finding", kind="finding", sentence="{file}:{line}:{column}: {severity}: {message} ({code})")
+class PallasFinding(Event):
+    """Something wrong with a Pallas kernel, found in its trace or by running it; the code says what."""
+
+    kernel: str = fact("name", "name of the `pallas_call`", default="")
+    severity: str = fact("name", "`error`, `warning` or `information`", default="error")
+    message: str = fact("text", "one sentence with the numbers", default="")
+    file: str = fact("name", "file of the kernel, spec or index map", default="")
+    line: int = fact("count", "1-based line", default=0)
+    column: int = fact("count", "1-based column in characters", default=0)
+
+
 def _table(*types: type[Event]) -> Mapping[str, type[Event]]:
     table = {one.spec.name: one for one in types}
     if len(table) != len(types):
@@ -328,5 +358,7 @@ EVENT_TYPES: Mapping[str, type[Event]] = _table(
     BufferPlacement,
     MemoryPeak,
     ScheduleChosen,
+    PallasStep,
+    PallasFinding,
 )
 """Every event type by the name that the ledger stores."""

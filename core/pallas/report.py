@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from hloscope.core.errors import UnsupportedError
+from hloscope.core.ledger import LedgerWriter
+from hloscope.core.ledger.events import PallasFinding
 from hloscope.core.pallas.accesses import kernel_facts
 from hloscope.core.pallas.call import PallasCall, Program
 from hloscope.core.pallas.checks.finding import Finding, Subject
@@ -107,10 +109,12 @@ def analyse(
     args: Sequence[str] = (),
     seed: int = 0,
     runs: int = 4,
+    recorder: LedgerWriter | None = None,
 ) -> PallasReport:
     """Looks at the Pallas calls of a file.
 
-    ``runs`` is how many orders of steps and copies each call is interpreted in, beginning with ``seed``. Raises
+    ``runs`` is how many orders of steps and copies each call is interpreted in, beginning with ``seed``. ``recorder``
+    is given every finding, and every step of the plain run of each call, as events. Raises
     ``UsageError`` for a file, function, target or shape that cannot be used, ``CompileError`` where the tracing child
     fails.
     """
@@ -120,16 +124,33 @@ def analyse(
         from hloscope.core.pallas.static_source import scan_file
 
         calls, findings = scan_file(path, function, target)
-        return PallasReport(path, calls, ordered(findings), [STATIC], target=target)
+        report = PallasReport(path, calls, ordered(findings), [STATIC], target=target)
+        record_findings(report, recorder)
+        return report
     traced = trace_file(path, function, args=args, lower=target)
     report = analyse_trace(traced, target)
     if interpret:
         from hloscope.core.pallas.interpret.session import interpret_trace
 
-        findings, rungs = interpret_trace(traced, target, seed=seed, runs=runs)
+        findings, rungs = interpret_trace(traced, target, seed=seed, runs=runs, recorder=recorder)
         report.findings = ordered([*report.findings, *told_by_running(report.findings, findings)])
         report.rungs.extend(rungs)
+    record_findings(report, recorder)
     return report
+
+
+def record_findings(report: PallasReport, recorder: LedgerWriter | None) -> None:
+    """Writes findings into a ledger, under a module of their own."""
+    if recorder is None or not recorder.enabled:
+        return
+    recorder.begin_module(f"findings of {report.path}")
+    for one in report.findings:
+        recorder.emit(
+            PallasFinding(
+                code=one.code, kernel=one.call or "", severity=one.severity, message=one.message, file=one.file,
+                line=one.line, column=one.column,
+            )
+        )  # fmt: skip
 
 
 def analyse_trace(traced: Trace, target: str | None = None) -> PallasReport:

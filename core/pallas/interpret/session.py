@@ -15,11 +15,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hloscope.core.errors import UnsupportedError
+from hloscope.core.ledger import LedgerWriter
+from hloscope.core.ledger.events import PallasStep
 from hloscope.core.pallas.call import Argument, PallasCall, Program
 from hloscope.core.pallas.checks.finding import Finding, Subject
 from hloscope.core.pallas.chips import find_chip
 from hloscope.core.pallas.interpret import generic, gpu, tpu
-from hloscope.core.pallas.interpret.faults import Fault, Observer, Outcome
+from hloscope.core.pallas.interpret.faults import Fault, Observer, Outcome, Step
 from hloscope.core.pallas.interpret.mesh import MeshMachine
 from hloscope.core.pallas.interpret.order import Choices, Decision
 from hloscope.core.pallas.jaxpr import Array, dtype_of
@@ -32,8 +34,8 @@ MOST_SECONDS = 20.0
 """After so long no further order of a call is begun."""
 MOST_PROBES = 40
 
-Runner: TypeAlias = Callable[[Choices], Outcome]
-"""Runs one call with those choices."""
+Runner: TypeAlias = Callable[[Choices, Observer | None], Outcome]
+"""Runs one call with those choices, and tells an observer its steps."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +44,7 @@ class _Session:
     target: str | None
     seed: int
     runs: int
+    recorder: LedgerWriter | None
     findings: list[Finding] = field(default_factory=list[Finding])
     rungs: list[Rung] = field(default_factory=list[Rung])
 
@@ -65,18 +68,40 @@ class _Session:
         if backend == "mosaic_gpu":
             self.unsupported(call, "GPU-like", "Mosaic GPU's memories and barriers are not modelled")
         elif backend == "triton":
-            outputs = self._orders(call, "gpu", lambda choices: gpu.run_gpu(call, operands[0], choices))
+
+            def on_gpu(choices: Choices, observer: Observer | None) -> Outcome:
+                return gpu.run_gpu(call, operands[0], choices, observer=observer)
+
+            outputs = self._orders(call, "gpu", on_gpu)
         else:
             cores = CORES if "parallel" in call.semantics and len(operands) == 1 else 1
 
-            def on_tpu(choices: Choices) -> Outcome:
-                return tpu.run_tpu(call, operands, choices, cores=cores, axes=axes, unused=unused)
+            def on_tpu(choices: Choices, observer: Observer | None) -> Outcome:
+                return tpu.run_tpu(call, operands, choices, cores=cores, axes=axes, unused=unused, observer=observer)
 
             outputs = self._orders(call, "tpu", on_tpu)
         found = plain if plain is not None else outputs
         if found is None:
             raise UnsupportedError(f"no interpreter runs {call.name}: what comes after it is not run either")
         return found
+
+    def _observer(self, call: PallasCall) -> Observer | None:
+        recorder = self.recorder
+        if recorder is None or not recorder.enabled:
+            return None
+        recorder.begin_module(call.name)
+
+        def tell(step: Step) -> None:
+            place = step.place
+            recorder.emit(
+                PallasStep(
+                    kernel=call.name, step=step.kind, detail=step.detail, point=", ".join(map(str, step.point)),
+                    core=step.core, device=step.device, file=place.file if place else None,
+                    line=place.line if place else None,
+                )
+            )  # fmt: skip
+
+        return tell
 
     def _generic(self, call: PallasCall, operands: Sequence[Sequence[Any]]) -> list[list[Array]] | None:
         outcome = "done"
@@ -97,14 +122,14 @@ class _Session:
         seeds: list[int] = []
         faults: dict[tuple[object, ...], Fault] = {}
         try:
-            reference = runner(Choices())
+            reference = runner(Choices(), self._observer(call))
             faults |= {one.key: one for one in reference.faults}
             dependent = False
             for number in range(self.runs if reference.decisions else 0):
                 if time.monotonic() - started > MOST_SECONDS:
                     break
                 choices = Choices(seed=self.seed + number)
-                outcome = runner(choices)
+                outcome = runner(choices, None)
                 seeds.append(self.seed + number)
                 faults |= {one.key: one for one in outcome.faults if one.key not in faults}
                 if not dependent and (outcome.finished, reference.finished) == (True, True):
@@ -124,13 +149,19 @@ class _Session:
 
 
 def interpret_trace(
-    trace: Trace, target: str | None = None, *, seed: int = 0, runs: int = 4
+    trace: Trace,
+    target: str | None = None,
+    *,
+    seed: int = 0,
+    runs: int = 4,
+    recorder: LedgerWriter | None = None,
 ) -> tuple[list[Finding], list[Rung]]:
     """Runs every program of a trace, its kernels instrumented.
 
-    What cannot be run is a finding ``unsupported`` that says why.
+    ``recorder`` is told every step of the plain run of each call. What cannot be run is a finding ``unsupported`` that
+    says why.
     """
-    session = _Session(trace, target, seed, runs)
+    session = _Session(trace, target, seed, runs, recorder)
     for program in trace.programs:
         if program.jaxpr is None:
             continue
@@ -167,7 +198,7 @@ def _value(argument: Argument, random: np.random.Generator) -> Array:
 
 def replay(runner: Runner, choices: Sequence[int]) -> Outcome:
     """The run that made those choices, and plain ones after them."""
-    return runner(Choices(forced=tuple(choices)))
+    return runner(Choices(forced=tuple(choices)), None)
 
 
 def same_outputs(first: Sequence[Sequence[Array]], second: Sequence[Sequence[Array]]) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.interpret import generic
-from hloscope.core.pallas.interpret.faults import Outcome, Step
+from hloscope.core.pallas.interpret.faults import Observer, Outcome, Step
 from hloscope.core.pallas.interpret.mesh import MeshMachine
 from hloscope.core.pallas.interpret.order import Agents, Choices, Semaphore, Signal, join
 from hloscope.core.pallas.interpret.session import (
@@ -101,12 +101,12 @@ def test_recorded_choices_replay_a_run(kernels: Look) -> None:
     trace = kernels("wrong.py").trace
     number, operands = operands_of(trace, "read_early")
 
-    def run(choices: Choices) -> Outcome:
-        return run_tpu(trace.calls[number], [operands], choices)
+    def run(choices: Choices, observer: Observer | None) -> Outcome:
+        return run_tpu(trace.calls[number], [operands], choices, observer=observer)
 
-    plain = run(Choices())
+    plain = run(Choices(), None)
     late = Choices(forced=(1, 1, 1, 1))
-    outcome = run(late)
+    outcome = run(late, None)
     assert not same_outputs(plain.outputs, outcome.outputs)
     assert same_outputs(outcome.outputs, replay(run, late.taken).outputs)
     found = first_breaking_choice(run, plain, late.taken)

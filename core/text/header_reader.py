@@ -47,7 +47,8 @@ def read_header(reading: Reading) -> bool:
     if reading.check:
         from hloscope.core.text.strict_syntax import check_walk, walk_module_name
 
-        check_walk(reading, reading.pos, walk_module_name)
+        end = found.end()
+        check_walk(reading, reading.pos, lambda at: walk_module_name(at, end))
     reading.pos = found.end()
     attrs = reading.module.attrs
     key_at: dict[str, int] = {}

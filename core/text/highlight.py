@@ -42,6 +42,10 @@ _BROKEN: Final = "broken"
 """Stands for what the grammar did not understand, until the regular expressions have read it."""
 
 
+LONG_LINE: Final = 1 << 16
+"""Characters of a line above which its tokens come from the regular expressions, which can begin in its middle."""
+
+
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """The grammar and its highlight query, both immutable and shared by all threads."""
@@ -80,8 +84,9 @@ def engine() -> str:
 def tokens(text: str, start: int = 0, end: int | None = None) -> list[Token]:
     """The tokens of ``text[start:end]`` as (start, end, class), in order and without overlap; offsets are characters.
 
-    Only the lines that the range touches are read, so the cost does not grow with the text around it; a token that
-    begins before the range or ends behind it is cut. What has no class (punctuation, enumeration words) is left out.
+    Only the lines that the range touches are read, and of lines of 64 KB and more only what is near, so the cost does
+    not grow with the text around it; a token that begins before the range or ends behind it is cut. What has no class
+    (punctuation, enumeration words) is left out.
     """
     end = len(text) if end is None else min(end, len(text))
     start = max(start, 0)
@@ -90,11 +95,40 @@ def tokens(text: str, start: int = 0, end: int | None = None) -> list[Token]:
     first = text.rfind("\n", 0, start) + 1
     last = text.find("\n", end)
     last = len(text) if last < 0 else last
-    known = grammar()
-    found = plain_tokens(text, first, last) if known is None else _tree_tokens(known, text[first:last], first)
+    if start - first > LONG_LINE or last - end > LONG_LINE or _has_long_line(text, first, last):
+        found = plain_tokens(text, *_window(text, first, start, end, last))
+    else:
+        known = grammar()
+        found = plain_tokens(text, first, last) if known is None else _tree_tokens(known, text[first:last], first)
     if first == start and last == end:
         return found
     return [(max(a, start), min(b, end), kind) for a, b, kind in found if a < end and b > start]
+
+
+def _has_long_line(text: str, first: int, last: int) -> bool:
+    if last - first <= LONG_LINE:
+        return False
+    while last - first > LONG_LINE:
+        end = text.rfind("\n", first, first + LONG_LINE)
+        if end < 0:
+            return True
+        first = end + 1
+    return False
+
+
+def _window(text: str, first: int, start: int, end: int, last: int) -> tuple[int, int]:
+    """The part of very long lines that the regular expressions read: a little more than what is asked for.
+
+    It begins where a string does if the range begins inside one.
+    """
+    begin = max(first, start - LONG_LINE)
+    if begin > first:
+        line = text.rfind("\n", first, begin) + 1 or first
+        if text.count('"', line, begin) % 2:
+            begin = text.rfind('"', line, begin)
+        else:
+            begin = max(text.rfind(" ", line, begin) + 1, line)
+    return begin, min(last, end + LONG_LINE)
 
 
 def _tree_tokens(known: Grammar, text: str, base: int) -> list[Token]:

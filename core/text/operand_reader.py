@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from hloscope.core.hlo.element_types import ELEMENT_TYPES
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.opcodes import OPCODES
 from hloscope.core.text.async_sugar import async_parts
@@ -101,7 +102,7 @@ def _is_opcode_nobody_defines(body: BodyReader, word: re.Match[str]) -> bool:
     name = word[1]
     if body.single or word[2] or name in body.defined or word[0] != name:
         return False
-    if name not in OPCODES and async_parts(name) is None:
+    if name not in OPCODES and name not in ELEMENT_TYPES and async_parts(name) is None:
         return False
     # Defined further down it is a forward reference, which is read (and objected to).
     return re.compile(rf"[\s%]{re.escape(name)}\s*=").search(body.reading.text, word.end()) is None

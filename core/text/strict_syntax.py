@@ -78,11 +78,11 @@ def walk_name(at: Cursor) -> str:
     return name
 
 
-def walk_module_name(at: Cursor) -> None:
-    """``HloModule name``."""
+def walk_module_name(at: Cursor, end: int) -> None:
+    """``HloModule name``, which was read up to `end`."""
     at.expect("word")
     walk_name(at)
-    if at.kind not in (",", "word", "name", "percent", "end"):
+    if at.start < end or at.kind not in (",", "word", "name", "percent", "end"):
         at.fail(f"expected ',' or a computation, got {at.glance()}")
 
 

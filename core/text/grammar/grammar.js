@@ -275,9 +275,9 @@ module.exports = grammar({
     ),
 
     // ------------------------------------------------------------------ balanced groups
-    group: $ => seq('{', repeat(choice($._group_item, '"')), choice('}', $.unfinished)),
-    list: $ => seq('[', repeat(choice($._group_item, '"')), choice(']', $.unfinished)),
-    tuple: $ => seq('(', repeat(choice($._group_item, '"')), choice(')', $.unfinished)),
+    group: $ => seq('{', repeat($._group_item), choice('}', $.unfinished)),
+    list: $ => seq('[', repeat($._group_item), choice(']', $.unfinished)),
+    tuple: $ => seq('(', repeat($._group_item), choice(')', $.unfinished)),
 
     _group_item: $ => choice($.pair, $._leaf, ',', ':', '=', '->', '<=', '?', '*', '#', '...', $._other),
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -59,6 +60,8 @@ def command(
     function whose parameters' defaults give shapes; --interpret also runs the kernels on the defaults' values (random
     ones where there is only a shape), looking for races, uninitialised reads and indices out of range.
     """
+    # blocks are small: threads of the linear algebra library cost more than they give (set before numpy is imported)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from hloscope.core.ledger import LedgerWriter, RunInfo
     from hloscope.core.pallas.report import analyse
     from hloscope.core.pallas.tracing import split_pallas_spec

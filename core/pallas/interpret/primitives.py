@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
+import ml_dtypes
 import numpy as np
 
 from hloscope.core.errors import UnsupportedError
@@ -20,11 +21,14 @@ from hloscope.core.pallas.jaxpr import Array, Record, dtype_of
 Params: TypeAlias = Mapping[str, Any]
 Rule: TypeAlias = Callable[..., Any]
 
-_NARROW_FLOATS = frozenset({"bfloat16", "float16"})
+_NARROW_FLOATS = frozenset(
+    {np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)}
+    | {np.dtype(getattr(ml_dtypes, name)) for name in dir(ml_dtypes) if name.startswith(("float8", "float6", "float4"))}
+)
 
 
 def _is_narrow(array: Any) -> bool:
-    return array.dtype.name in _NARROW_FLOATS or array.dtype.name.startswith("float8") or array.dtype.kind == "V"
+    return array.dtype in _NARROW_FLOATS
 
 
 def _wide(array: Any) -> Any:

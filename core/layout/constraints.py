@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from hloscope.core.hlo.layout import Layout
 from hloscope.core.layout.orders import same_orders, show, show_shape
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
-    from hloscope.core.hlo.layout import Layout
     from hloscope.core.hlo.shape import Shape, ShapeIndex
     from hloscope.core.layout.points_to import Buffer
 
@@ -94,8 +94,16 @@ class Verdict:
     code: str
     """``first``, ``mandatory``, ``higher_priority``, ``same``, ``history_full``, ``not_an_array``,
     ``not_higher_priority``, ``operand_is_settled``, ``settled_with_higher_priority``."""
-    old_layout: str = ""
+    old: Layout | Shape | None = None
+    """What was there before."""
     old_priority: int | None = None
+
+    @property
+    def old_layout(self) -> str:
+        """What was there before, as text; empty where nothing was."""
+        if self.old is None:
+            return ""
+        return show(self.old) if isinstance(self.old, Layout) else show_shape(self.old)
 
     @property
     def accepted(self) -> bool:
@@ -104,6 +112,7 @@ class Verdict:
 
 
 FIRST = Verdict("set", "first")
+KEPT = Verdict("kept", "same")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +149,10 @@ class BufferConstraint:
                 or (request.depth_first and not self.depth_first)
                 or request.priority > self.priority
             )
-            return Verdict("raised" if raised else "kept", "same", show(old), self.priority)
+            return Verdict("raised" if raised else "kept", "same", old, self.priority)
 
         def refused(code: str) -> Verdict:
-            return Verdict("refused", code, show(old), self.priority)
+            return Verdict("refused", code, old, self.priority)
 
         if not request.mandatory:
             if self.past > MAX_HISTORY:
@@ -152,8 +161,8 @@ class BufferConstraint:
                 return refused("not_an_array")
             if request.priority <= self.priority:
                 return refused("not_higher_priority")
-            return Verdict("changed", "higher_priority", show(old), self.priority)
-        return Verdict("changed", "mandatory", show(old), self.priority)
+            return Verdict("changed", "higher_priority", old, self.priority)
+        return Verdict("changed", "mandatory", old, self.priority)
 
     def apply(self, verdict: Verdict, layout: Layout, request: Request, step: Step) -> None:
         """Make the change that was judged."""
@@ -189,12 +198,12 @@ class OperandConstraint:
     def judge(self, shape: Shape, request: Request) -> Verdict:
         """What would become of a request; nothing is changed."""
         if same_orders(self.shape, shape):
-            return Verdict("kept", "same", show_shape(shape), self.priority)
+            return KEPT
         if not request.mandatory:
-            return Verdict("refused", "operand_is_settled", show_shape(self.shape), self.priority)
+            return Verdict("refused", "operand_is_settled", self.shape, self.priority)
         if self.priority > request.priority:
-            return Verdict("refused", "settled_with_higher_priority", show_shape(self.shape), self.priority)
-        return Verdict("changed", "mandatory", show_shape(self.shape), self.priority)
+            return Verdict("refused", "settled_with_higher_priority", self.shape, self.priority)
+        return Verdict("changed", "mandatory", self.shape, self.priority)
 
     def apply(self, shape: Shape, request: Request, step: Step) -> None:
         """Make the change that was judged."""

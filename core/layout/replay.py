@@ -29,6 +29,9 @@ MAX_HISTORY_BYTES = 128 << 20
 FEW_STAGES = 3
 """Stages up to the pass, the one before it included, that leave out most of what happened."""
 
+PIPELINES = {"layout assignment": "gpu", "HLO passes through layout assignment": "cpu"}
+"""Pipeline that holds the pass -> backend."""
+
 BACKENDS = ("cpu", "gpu")
 
 
@@ -56,10 +59,9 @@ def replays(compile_: RealCompile, *, remember: bool = False) -> list[Replay]:
 def backend_name(compile_: RealCompile, pair: PassPair) -> str:
     """The backend whose constraints the pass used. Raises UnsupportedError where they are not known."""
     target = compile_.target or ""
-    if target == "core":  # our own pipelines have the names of XLA's, which tell the backend
-        return "gpu" if pair.after.pipeline.replace("_", " ") == "layout assignment" else "cpu"
-    if target in BACKENDS:
-        return target
+    if target in (*BACKENDS, "core"):
+        # Our own pipelines have XLA's names, which tell the backend even where only the host's name was kept.
+        return PIPELINES.get(pair.after.pipeline.replace("_", " "), "cpu" if target == "core" else target)
     raise UnsupportedError(
         f"layout assignment for {target or 'an unknown target'} is not open source", path=compile_.path
     )

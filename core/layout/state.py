@@ -245,6 +245,10 @@ class LayoutState:
 
     def set_array_operand(self, instruction: HloInstruction, number: int, layout: Layout, request: Request) -> None:
         """`set_operand` for an array."""
+        known = self.operands.get((instruction, number))
+        if known is not None and known.shape.layout is not None:
+            if known.shape.layout.minor_to_major == layout.minor_to_major:
+                return  # nothing would change, and nothing is recorded of that
         self.set_operand(instruction, number, with_order(instruction.operand(number).shape, layout), request)
 
     def set_instruction(

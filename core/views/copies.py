@@ -346,6 +346,8 @@ class _Answer:
             copied = made.get(twin) if twin is not None else None
             own_kind: CauseKind = kind
             own_words = words
+            if replayed is not None and twin is None and kind == "layout":
+                own_words = "layout assignment made it, but hloscope's own pass does not, so the cause is not known"
             if replayed is not None and twin is not None and twin in replayed.assignment.prepared:
                 own_kind, own_words = "aliasing", _ALIASING
             if one.clone_of is not None and own_kind == "fusion":

@@ -40,13 +40,15 @@ def pairs(real: HloModule, ours: HloModule, before: Mapping[str, Shape]) -> dict
 
 
 def _start(one: HloInstruction, before: Mapping[str, Shape]) -> str:
-    """The old value that an added instruction comes from."""
+    """The old value that an added instruction comes from, with a mark for each copy in between."""
+    copies = -1 if one.opcode == "copy" else 0
     while one.name not in before and one.opcode in MADE and one.operand_count:
         at = one.attr("index")
+        copies += one.opcode == "copy"
         one = one.operand(0)
         if at is not None and one.name in before:
             return f"{one.name}#{at}"
-    return one.name
+    return one.name + "'" * max(copies, 0)
 
 
 def _end(user: HloInstruction, before: Mapping[str, Shape]) -> str:

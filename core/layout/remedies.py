@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from hloscope.core.errors import HloscopeError, InternalError
+from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.layout import Layout
 from hloscope.core.layout.assignment import assign_layouts, backend_of, entry_layout_of
 from hloscope.core.layout.orders import order_of, show, with_leaf_layout
@@ -19,14 +20,13 @@ from hloscope.core.passes.context import PassContext
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.hlo.shape import Shape, ShapeIndex
     from hloscope.core.layout.assignment import Assignment
     from hloscope.core.layout.constraints import Step
     from hloscope.core.layout.copies import CopyMade
 
-ChangeKind = Literal["parameter", "result", "dot"]
+ChangeKind = Literal["parameter", "result", "dot", "swap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Change:
 
     kind: ChangeKind
     name: str
-    """The entry parameter, or the dot."""
+    """The entry parameter, the dot that takes a transpose over, or the transpose of a dot to be turned round."""
     number: int
     """Number of the parameter; of the dot's operand."""
     index: ShapeIndex = ()
@@ -51,6 +51,8 @@ class Change:
             return f"make %{self.name}{at} {layout} at the parameter"
         if self.kind == "result":
             return f"let the entry's result{at} be {layout}"
+        if self.kind == "swap":
+            return f"swap the operands of the dot behind %{self.name}, so that it needs no transpose"
         return f"contract the other dimension of the transpose's operand in %{self.name} (operand {self.number})"
 
 
@@ -102,7 +104,7 @@ class RemedyFinder:
             if outcome is None or edge in outcome.edges or outcome.bytes >= self._plain.bytes:
                 continue
             chosen = self._chosen(change, outcome)
-            if change.kind != "dot" and chosen is not None:
+            if change.kind in ("parameter", "result") and chosen is not None:
                 change = Change(change.kind, change.name, change.number, change.index, chosen)
             remedy = Remedy(
                 change=change.words(),
@@ -143,7 +145,7 @@ class RemedyFinder:
 
     def _chosen(self, change: Change, outcome: _Outcome) -> Layout | None:
         """The layout that the compiler chose where the change left it open."""
-        if change.layout is not None or change.kind == "dot":
+        if change.layout is not None or change.kind in ("dot", "swap"):
             return change.layout
         parameters, result = outcome.entry
         shape = parameters[change.number] if change.kind == "parameter" else result
@@ -157,6 +159,8 @@ class RemedyFinder:
         folded = self._folded(made)
         if folded is not None:
             yield folded
+        if _is_transposed_dot(made.operand):
+            yield Change("swap", made.operand.name, 0)
         for chain, order in [*((one, wanted_order) for one in chains), (made.wanted.chain(), given_order)]:
             origin = chain[-1]
             change = self._at_entry(origin, made)
@@ -210,6 +214,20 @@ class RemedyFinder:
         return Change("dot", user.name, made.number)
 
 
+def _is_transposed_dot(value: HloInstruction) -> bool:
+    """The transpose of a product of two matrices that nobody else reads."""
+    if value.opcode != "transpose" or value.shape.rank != 2 or value.dimensions != (1, 0):
+        return False
+    dot = value.operand(0)
+    return (
+        dot.opcode == "dot"
+        and dot.user_count == 1
+        and not dot.is_root
+        and not dot.attr("lhs_batch_dims")
+        and dot.operand(0).shape.rank == dot.operand(1).shape.rank == 2
+    )
+
+
 def _edge(made: CopyMade) -> tuple[str, str]:
     user = "result" if made.user is None else f"{made.user.name}#{made.number}"
     at = "".join(f"#{i}" for i in made.index)
@@ -243,6 +261,9 @@ def apply_change(module: HloModule, change: Change) -> None:
     if change.kind == "dot":
         _fold_transpose(module, change)
         return
+    if change.kind == "swap":
+        _swap_dot(_instruction(module, change.name))
+        return
     entry, _ = entry_layout_of(module)
     if change.kind == "parameter":
         shape = entry.parameters[change.number]
@@ -269,6 +290,19 @@ def _fold_transpose(module: HloModule, change: Change) -> None:
     dot.replace_operand(change.number, transpose.operand(0))
     if not transpose.user_count and not transpose.is_root:
         transpose.parent.remove_with_dead_operands(transpose)
+
+
+def _swap_dot(transpose: HloInstruction) -> None:
+    """transpose(a · b) is b · a with the roles of the dimensions exchanged."""
+    dot = transpose.operand(0)
+    attrs = dict(dot.raw_attrs)
+    attrs["lhs_contracting_dims"] = dot.raw_attrs["rhs_contracting_dims"]
+    attrs["rhs_contracting_dims"] = dot.raw_attrs["lhs_contracting_dims"]
+    made = HloInstruction(
+        "dot", transpose.shape, [dot.operand(1), dot.operand(0)], name=dot.name,
+        attrs={key: value for key, value in attrs.items() if value is not None},
+    )  # fmt: skip
+    transpose.parent.replace(transpose, made)
 
 
 def _instruction(module: HloModule, name: str) -> HloInstruction:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hloscope.core.cli import main
+from hloscope.core.layout.remedies import Change, apply_change
+from hloscope.core.runtime.compare import compare_all, rules_for
+from hloscope.core.runtime.evaluator import evaluate
+from hloscope.core.runtime.inputs import inputs_for
+from hloscope.core.text import load_module, print_module
 from hloscope.core.views.copies import copies, layout_chain
 from hloscope.core.views.run import load
 from hloscope.core.xla.targets import TARGETS, is_available
@@ -91,6 +97,41 @@ def test_a_remedy_is_proven_by_the_pass(transposed: Path) -> None:
     assert remedy is not None and remedy.kind == "dot" and remedy.name == "d"
     assert (remedy.copies_before, remedy.copies_after) == (2, 1)
     assert remedy.bytes_before - remedy.bytes_after == 8192 and remedy.proven_by == ("core",)
+
+
+SWAPPED = """HloModule w, entry_computation_layout={(f32[16,32]{1,0}, f32[32,48]{1,0}, f32[48,16]{1,0})->f32[48,16]{1,0}}
+
+ENTRY e {
+  a = f32[16,32]{1,0} parameter(0)
+  b = f32[32,48]{1,0} parameter(1)
+  c = f32[48,16]{1,0} parameter(2)
+  d = f32[16,48]{1,0} dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  t = f32[48,16]{1,0} transpose(d), dimensions={1,0}
+  ROOT s = f32[48,16]{1,0} add(t, c)
+}
+"""
+
+
+def test_a_transposed_product_is_turned_round(tmp_path: Path) -> None:
+    path = tmp_path / "w.hlo"
+    path.write_text(SWAPPED)
+    with load(str(path)) as run:
+        (row,) = copies(run).rows
+    assert row.remedy is not None and row.remedy.kind == "swap" and row.remedy.copies_after == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [(TRANSPOSED, Change("dot", "d", 0)), (TRANSPOSED, Change("dot", "d", 1)), (SWAPPED, Change("swap", "t", 0))],
+)
+def test_changes_of_the_program_keep_its_values(text: str, change: Change) -> None:
+    module = load_module(text)
+    args = inputs_for(module.entry)
+    expected = [np.asarray(one) for one in evaluate(module, args)]
+    rules = rules_for(module)
+    apply_change(module, change)
+    got = [np.asarray(one) for one in evaluate(load_module(print_module(module)), args)]
+    assert all(one.within for one in compare_all(expected, got, rules))
 
 
 def test_layouts_of_the_entry_are_remedies_on_the_gpu(tmp_path: Path) -> None:

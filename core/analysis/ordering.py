@@ -42,6 +42,15 @@ class HloOrdering:
         self._reach: dict[HloComputation, Reachability] = {}
         self._chains: dict[HloComputation, dict[HloComputation, HloInstruction | None]] = {}
 
+    @property
+    def by_dependence(self) -> bool:
+        """Whether it is told by dependences; a schedule cannot be added to."""
+        return self._place is None
+
+    def add_dependence(self, first: HloInstruction, second: HloInstruction) -> None:
+        """Note a control edge that was added to the graph."""
+        self._reachability(first.parent).add(first, second)
+
     # ---------------------------------------------------------------- instructions
     def constraint(self, a: HloInstruction, b: HloInstruction) -> Constraint:
         """How `a` runs relative to `b`."""
@@ -87,10 +96,14 @@ class HloOrdering:
             if a.parent.root is a or a is b:
                 return False
             return self._place.get(a, -1) < self._place.get(b, -1)
-        reach = self._reach.get(a.parent)
-        if reach is None:
-            reach = self._reach[a.parent] = Reachability(a.parent)
+        reach = self._reachability(a.parent)
         return a is not b and a in reach and b in reach and reach.reaches(a, b)
+
+    def _reachability(self, computation: HloComputation) -> Reachability:
+        found = self._reach.get(computation)
+        if found is None:
+            found = self._reach[computation] = Reachability(computation)
+        return found
 
     def _chain(self, computation: HloComputation) -> Mapping[HloComputation, HloInstruction | None]:
         """The computations around one, itself first, each with the instruction in it that leads down to the inner one.

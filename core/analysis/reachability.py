@@ -29,6 +29,13 @@ class Reachability:
     def __contains__(self, node: HloInstruction) -> bool:
         return node in self._bit
 
+    def add(self, first: HloInstruction, second: HloInstruction) -> None:
+        """Note that `second`, and all that depends on it, depends on `first` now."""
+        new, bit = self._before[self._bit[first]], self._bit[second]
+        for number, reached in enumerate(self._before):
+            if reached >> bit & 1:
+                self._before[number] = reached | new
+
     def reaches(self, first: HloInstruction, second: HloInstruction) -> bool:
         """Whether `second` depends on `first`, or is it."""
         return bool(self._before[self._bit[second]] >> self._bit[first] & 1)

@@ -378,4 +378,3 @@ def may_take_over(live: HloLiveRange, operand: HloValue, user: HloValue) -> bool
         return False
     holder, index = live.ranges[operand].end_position
     return bool(holder.use_count(node)) and live.analysis.sharing(holder, index, node, user.index).allowed
-

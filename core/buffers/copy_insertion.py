@@ -38,13 +38,15 @@ class CopyInsertion:
 
     name = "copy-insertion"
     is_pipeline = False
+    region_analysis_limit: int = 0
+    """Region analysis runs where reads and writes of both sides, multiplied, stay within it; 0 is never, -1 always."""
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         """All three steps; it reports a change always, as XLA's does. Raises UnsupportedError for a call graph that is
         not flat."""
         info = GpuAliasInfo() if ctx.target not in ("cpu", "core") else AliasInfo()
         add_copies(module, info, ctx)
-        remove_unnecessary_copies(module, info, ctx)
+        remove_unnecessary_copies(module, info, ctx, self.region_analysis_limit)
         add_special_case_copies(module, info, ctx)
         clean_up(module)
         return True
@@ -228,13 +230,16 @@ def _copy_donated(module: HloModule, ctx: PassContext | None) -> None:
 
 
 # ---------------------------------------------------------------- step 2
-def remove_unnecessary_copies(module: HloModule, info: AliasInfo, ctx: PassContext | None = None) -> int:
+def remove_unnecessary_copies(
+    module: HloModule, info: AliasInfo, ctx: PassContext | None = None, region_limit: int = 0
+) -> int:
     """Elide the copies whose sides can share memory; dead ones stay in the module. Returns how many."""
     analysis = AliasAnalysis(module, info)
     schedule = None
     if module.is_scheduled:
         schedule = {one: one.instructions for one in module.computations if not analysis.dataflow.is_fused(one)}
-    remover = CopyRemover(module, analysis, HloOrdering(analysis, schedule), schedule)
+    ordering = HloOrdering(analysis, schedule)
+    remover = CopyRemover(module, analysis, ordering, schedule, region_limit=region_limit)
     if ctx is None:
         return remove_copies(module, remover)
 

@@ -13,6 +13,7 @@ from functools import cmp_to_key
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.dataflow import branches
+from hloscope.core.buffers.copy_regions import RegionAnalysis, region
 
 if TYPE_CHECKING:
     from hloscope.core.analysis.alias import AliasAnalysis, HloBuffer
@@ -63,8 +64,16 @@ class CopyRemover:
     """The lists of one module, and which copies can go."""
 
     def __init__(
-        self, module: HloModule, analysis: AliasAnalysis, ordering: HloOrdering, schedule: object = None
+        self,
+        module: HloModule,
+        analysis: AliasAnalysis,
+        ordering: HloOrdering,
+        schedule: object = None,
+        *,
+        region_limit: int = 0,
     ) -> None:
+        self._info = analysis.info
+        self._region_limit = region_limit
         self._ordering = ordering
         self._heads: set[_Node] = set()
         self._source: dict[HloInstruction, _Node] = {}
@@ -143,10 +152,34 @@ class CopyRemover:
         if target in self._heads:
             if following is not None and _shared_scatter(following.value, source):
                 return Interference("scatter_reads_source", source.value, None, following.value)
-            return self._late(source, following) or self._late(target.prev, self._following(source))
+            late = self._late(source, following) or self._late(target.prev, self._following(source))
+            return self._unless_regions_fit(copy, late, into_source=True)
         if self._following(source) is None:
-            return self._late(self._preceding(target), source.next) or self._late(source, following)
+            late = self._late(self._preceding(target), source.next) or self._late(source, following)
+            return self._unless_regions_fit(copy, late, into_source=False)
         return Interference("middle_to_middle", source.value, None, target.value)
+
+    def _unless_regions_fit(
+        self, copy: HloInstruction, late: Interference | None, *, into_source: bool
+    ) -> Interference | None:
+        """The interference, unless region analysis is on and finds none; it may add control edges."""
+        if late is None or not self._region_limit or copy.operand(0).opcode == "broadcast":
+            return late
+        sides = [list(self._round(node)) for node in (self._source[copy], self._target[copy])]
+        costs = [sum(1 + len(node.uses) for node in side) for side in sides]
+        if 0 < self._region_limit < costs[0] * costs[1]:
+            return late
+        regions = [region([(node.value, node.uses) for node in side]) for side in sides]
+        analysis = RegionAnalysis(self._ordering, self._info)
+        return late if analysis.interfere(*regions, target_into_source=into_source) else None
+
+    def _round(self, node: _Node) -> Iterator[_Node]:
+        here = node
+        while True:
+            yield here
+            here = here.next
+            if here is node:
+                return
 
     def _late(self, before: _Node | None, after: _Node | None) -> Interference | None:
         """The first pair of which a value up to `before` does not end before one from `after` on is made."""

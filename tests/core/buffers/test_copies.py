@@ -105,11 +105,12 @@ def copies(module: HloModule) -> int:
     ],
     ids=["kept", "swapped", "crossed", "twice", "updated", "branches", "cross-donated"],
 )
-def test_a_module_with_copies_means_the_same_in_its_memory(text: str, wanted: int | None) -> None:
+@pytest.mark.parametrize("region_limit", [0, -1], ids=["plain", "regions"])
+def test_a_module_with_copies_means_the_same_in_its_memory(text: str, wanted: int | None, region_limit: int) -> None:
     plain, module = load_module(text), load_module(text)
     ctx = PassContext()
-    assert CopyInsertion().run(module, ctx)
-    if wanted is not None:
+    assert CopyInsertion(region_limit).run(module, ctx)
+    if wanted is not None and not region_limit:
         assert copies(module) == wanted
     HloMemoryScheduler().run(module, ctx)
     arguments = inputs_for(plain.entry, 2)

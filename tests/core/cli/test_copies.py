@@ -99,15 +99,15 @@ def test_a_remedy_is_proven_by_the_pass(transposed: Path) -> None:
     assert remedy.bytes_before - remedy.bytes_after == 8192 and remedy.proven_by == ("core",)
 
 
-SWAPPED = """HloModule w, entry_computation_layout={(f32[16,32]{1,0}, f32[32,48]{1,0}, f32[48,16]{1,0})->f32[48,16]{1,0}}
+SWAPPED = """HloModule w, entry_computation_layout={(f32[16,32]{1,0}, f32[32,8]{1,0}, f32[8,16]{1,0})->f32[8,16]{1,0}}
 
 ENTRY e {
   a = f32[16,32]{1,0} parameter(0)
-  b = f32[32,48]{1,0} parameter(1)
-  c = f32[48,16]{1,0} parameter(2)
-  d = f32[16,48]{1,0} dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  t = f32[48,16]{1,0} transpose(d), dimensions={1,0}
-  ROOT s = f32[48,16]{1,0} add(t, c)
+  b = f32[32,8]{1,0} parameter(1)
+  c = f32[8,16]{1,0} parameter(2)
+  d = f32[16,8]{1,0} dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  t = f32[8,16]{1,0} transpose(d), dimensions={1,0}
+  ROOT s = f32[8,16]{1,0} add(t, c)
 }
 """
 

@@ -133,7 +133,7 @@ class _Slab:
         sizes = [shape.dimensions[dim] for dim in order]
         raw = self._bytes[at : at + shape.element_count * dtype.itemsize].copy().view(dtype).reshape(sizes)
         # A kernel may round otherwise for an array with other strides; the evaluator's own are in row-major order.
-        return self._numpy.ascontiguousarray(raw.transpose([order.index(dim) for dim in range(len(order))]))
+        return self._numpy.array(raw.transpose([order.index(dim) for dim in range(len(order))]), order="C")
 
     def _write(self, node: HloInstruction, value: Value) -> None:
         for index, part in sub_shapes(node.shape):

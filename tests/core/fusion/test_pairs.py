@@ -1,0 +1,142 @@
+"""Why one is not fused into the other, groups found from stages, and the command's answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hloscope.core.cli.fusion import command as fusion_command
+from hloscope.core.cli.why import command as why_command
+from hloscope.core.errors import UsageError
+from hloscope.core.fusion.groups import recover_groups
+from hloscope.core.fusion.pair import flips, judge
+from hloscope.core.text import load_module
+from hloscope.core.views.fusion import fusion_report, why_pair
+from hloscope.core.views.run import load
+
+EPILOGUE = """HloModule m
+sum { s.a = f32[] parameter(0)
+ s.b = f32[] parameter(1)
+ ROOT s.r = f32[] add(s.a, s.b) }
+ENTRY e {
+ p = f32[64,256]{1,0} parameter(0)
+ q = f32[64]{0} parameter(1)
+ z = f32[] constant(0)
+ r = f32[64]{0} reduce(p, z), dimensions={1}, to_apply=sum
+ n = f32[64]{0} negate(r)
+ m = f32[64]{0} multiply(r, q)
+ ROOT t = (f32[64]{0}, f32[64]{0}) tuple(n, m)
+}
+"""
+
+
+def test_the_refusing_user_and_the_edit_that_helps_are_named() -> None:
+    module = load_module(EPILOGUE)
+    found = judge(module.clone(), "r", "n", "gpu")
+    assert found.verdict == "ineligible"
+    assert found.refused_by == "m"
+    assert found.reason == "fusion into output of a reduce fusion would create a loop fusion"
+    tried, note = flips(module, "r", "n", "gpu")
+    assert note is None
+    assert "only %n reads %r" in tried[0].change
+    # the edit is a module on which the answer really is another
+    assert judge(load_module(tried[0].module), "r", "n", "gpu").verdict == "fused"
+
+
+def test_numbers_of_a_refusal_are_those_of_the_kernels() -> None:
+    found = judge(load_module(EPILOGUE), "r", "m", "gpu")
+    assert found.verdict == "refused"
+    producer = found.numbers["producer"]
+    assert isinstance(producer, dict)
+    assert producer["bytes_read"] == 64 * 256 * 4 + 64 * 4
+    assert producer["bytes_written"] == 256
+
+
+def test_the_cpu_decides_by_its_own_rules() -> None:
+    text = """HloModule m
+ENTRY e { p = f32[64]{0} parameter(0)
+ x = f32[64]{0} exponential(p)
+ a = f32[64]{0} negate(x)
+ b = f32[64]{0} abs(x)
+ ROOT t = (f32[64]{0}, f32[64]{0}) tuple(a, b) }
+"""
+    found = judge(load_module(text), "x", "a", "cpu")
+    assert (found.verdict, found.code) == ("refused", "expensive_duplicated")
+    tried, _ = flips(load_module(text), "x", "a", "cpu")
+    assert any("only %a reads %x" in one.change for one in tried)
+
+
+@pytest.mark.parametrize(("a", "b"), [("nothing", "n"), ("n", "r"), ("p", "m")])
+def test_no_pair_is_the_users_fault(a: str, b: str) -> None:
+    with pytest.raises(UsageError):
+        judge(load_module(EPILOGUE), a, b, "gpu")
+
+
+def test_a_recorded_verdict_counts_more_than_ours(fixtures: Path) -> None:
+    with load(str(fixtures / "dumps" / "gpu_narrow")) as run:
+        rows = fusion_report(run).rows
+        assert {row.origin for row in rows} <= {"xla", "inferred"}
+        fused = next(row for row in rows if row.verdict == "fused" and not row.producer.startswith("fusion"))
+        facts = why_pair(run, fused.producer, fused.consumers[0])
+        assert (facts.verdict, facts.origin) == ("fused", "xla")
+
+
+def test_refusals_come_first_by_what_they_cost(fixtures: Path) -> None:
+    result = CliRunner().invoke(fusion_command, [str(fixtures / "dumps" / "gpu_narrow"), "--json"])
+    answer = json.loads(result.stdout)
+    assert answer["how"] == "recorded"
+    costs = [row["bytes"] or 0 for row in answer["rows"] if row["verdict"] in ("refused", "ineligible")]
+    assert costs and costs == sorted(costs, reverse=True)
+    assert {row["verdict"] for row in answer["rows"]} >= {"fused", "priority", "ineligible"}
+    keys = "step producer consumers verdict code reason us_fused us_unfused bytes fuel origin".split()
+    assert set(keys) <= set(answer["rows"][0])
+
+
+def test_a_single_file_is_decided_by_our_own_pass(tmp_path: Path) -> None:
+    path = tmp_path / "m.hlo"
+    path.write_text(EPILOGUE)
+    result = CliRunner().invoke(fusion_command, [str(path), "--target", "h100", "--json"])
+    answer = json.loads(result.stdout)
+    assert answer["how"] == "core"
+    assert {row["origin"] for row in answer["rows"]} <= {"core", "inferred"}
+    assert any("priority-fusion" in note for note in answer["notes"])
+    result = CliRunner().invoke(why_command, [str(path), "r", "n", "--target", "h100", "--json"])
+    pair = json.loads(result.stdout)
+    keys = ("producer", "consumer", "verdict", "code", "reason", "numbers", "flips")
+    assert all(key in pair for key in keys)
+    assert pair["flips"][0]["proven_by"] == ["core"]
+
+
+def test_groups_are_found_whatever_the_names() -> None:
+    before = load_module("""HloModule m
+ENTRY e { p = f32[8]{0} parameter(0)
+ a = f32[8]{0} negate(p)
+ b = f32[8]{0} abs(a)
+ d = f32[8]{0} exponential(p)
+ ROOT t = (f32[8]{0}, f32[8]{0}) tuple(b, d) }
+""")
+    after = load_module("""HloModule m
+body { x = f32[8]{0} parameter(0)
+ y.7 = f32[8]{0} negate(x)
+ ROOT z.3 = f32[8]{0} abs(y.7) }
+ENTRY e { p = f32[8]{0} parameter(0)
+ f = f32[8]{0} fusion(p), kind=kLoop, calls=body
+ d = f32[8]{0} exponential(p)
+ ROOT t = (f32[8]{0}, f32[8]{0}) tuple(f, d) }
+""")
+    (group,) = recover_groups(before, after)
+    assert (group.fusion, group.kind, group.members, group.unknown) == ("f", "kLoop", ("a", "b"), 0)
+
+
+def test_a_dump_without_records_has_inferred_rows(corpus: Path) -> None:
+    with load(str(corpus / "cpu" / "softmax_layernorm" / "dump")) as run:
+        report = fusion_report(run)
+    assert report.how == "inferred"
+    assert {row.origin for row in report.rows} == {"inferred"}
+    refused = [row for row in report.rows if row.verdict == "refused"]
+    assert refused and all(row.reason for row in refused if row.producer.startswith("exp"))
+    fused = {(row.producer, name) for row in report.rows if row.verdict == "fused" for name in row.consumers}
+    assert not fused & {(row.producer, row.consumers[0]) for row in refused}

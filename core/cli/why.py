@@ -1,4 +1,4 @@
-"""``hloscope why PATH NAME``: all that is known of an instruction."""
+"""``hloscope why PATH NAME``: all that is known of an instruction; with two names, why they are not fused."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import click
 from hloscope.core.cli.opening import module_option, opened
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.cli.progress import progress
-from hloscope.core.errors import UnsupportedError
+from hloscope.core.cli.why_pair import why_pair_command
+from hloscope.core.errors import UsageError
 from hloscope.core.layout.explain import LayoutChain
-from hloscope.core.views.data import EventRow, HistoryStep, WhyFacts
+from hloscope.core.views.data import BufferPlace, EventRow, HistoryStep, WhyFacts
+from hloscope.core.views.fusion import FusionRow
 from hloscope.core.views.why import part_changes
 
 _SHOWN_NAMES = 8
@@ -24,22 +26,38 @@ _LONGEST = 400
 @click.argument("name")
 @click.argument("consumer", metavar="[B]", required=False)
 @click.option("--stage", type=int, metavar="N", help="The facts as of this stage; by default the last that holds NAME.")
+@click.option("--target", metavar="NAME/FILE", help="With B: by whose rules, instead of what was recorded.")
+@click.option("--prove", is_flag=True, help="With B: ask the real compiler, too, whether an edit makes it fuse them.")
 @module_option
 @json_option
-def command(path: str, name: str, consumer: str | None, stage: int | None, module: str | None, as_json: bool) -> None:
+def command(
+    path: str,
+    name: str,
+    consumer: str | None,
+    stage: int | None,
+    target: str | None,
+    prove: bool,
+    module: str | None,
+    as_json: bool,
+) -> None:
     """Tell all that is known of the instruction NAME: what it is, which Python line it comes from, and what every pass
     did to it, through renames.
 
     layout_chain says where its layouts come from, constraint by constraint; it is null where layout assignment is not
-    in PATH or its rules are not public (TPU). Not known yet, and null in JSON: fusion (the decisions that put it into a
-    fusion or kept it out) and buffer (the allocation it lives in). The form with two names, why A is not fused into B,
-    is not there yet either; decisions that the compiler itself recorded are listed under events.
+    in PATH or its rules are not public (TPU). fusion has the decisions that put it into a fusion or kept it out, and is
+    null where PATH shows no fusion pass. buffer says which allocation holds
+    it, and is null where PATH has no buffer report.
+
+    With B, an instruction that reads NAME: why NAME is, or is not, fused into it, the numbers behind that, and edits of
+    the HLO after which it is. What the compiler recorded, or its stages show, is the verdict.
     """
     if consumer is not None:
-        raise UnsupportedError(
-            f"why {name} is not fused into {consumer} cannot be told yet",
-            hint=f"hloscope why {path} {name} lists the decisions that the compiler recorded",
-        )
+        if stage is not None:
+            raise UsageError("--stage goes with one name")
+        why_pair_command(path, name, consumer, target=target, prove=prove, module=module, as_json=as_json)
+        return
+    if target is not None or prove:
+        raise UsageError("--target and --prove go with two names")
     with opened(path, module) as run:
         with progress("following the instruction") as report:
             facts = run.why(name, stage=stage, progress=report)
@@ -113,6 +131,10 @@ def _text(facts: WhyFacts, events: list[EventRow]) -> str:
     lines.append("")
     for step in facts.passes:
         lines += _history(step)
+    if facts.fusion:
+        lines += _fusions(facts.fusion)
+    if facts.buffer is not None:
+        lines += _buffers(facts.buffer)
     if facts.layout_chain is not None:
         lines += _layouts(facts.layout_chain)
     if events:
@@ -123,8 +145,36 @@ def _text(facts: WhyFacts, events: list[EventRow]) -> str:
         if len(events) > _SHOWN_EVENTS:
             lines.append(f"  and {len(events) - _SHOWN_EVENTS} more")
     lines += ["", *(f"Note: {note}." for note in facts.notes)]
-    lines.append("Not known yet: fusion decisions of our own, the buffer.")
     return "\n".join(lines) + "\n"
+
+
+def _fusions(rows: tuple[FusionRow, ...]) -> list[str]:
+    """What became of it as a producer, and what was fused into it; of repeated answers the last counts."""
+    last: dict[tuple[str, tuple[str, ...], str], FusionRow] = {}
+    for row in rows:
+        if row.verdict != "priority":
+            last[row.producer, row.consumers, row.verdict] = row
+    lines = ["", "Fusion:"]
+    for row in list(last.values())[:_SHOWN_EVENTS]:
+        into = f" into {_names(row.consumers)}" if row.consumers else ""
+        made = f" as {row.made}" if row.made is not None and row.made not in row.consumers else ""
+        why = f": {row.reason}" if row.reason else ""
+        lines.append(f"  {row.producer} {row.verdict}{into}{made}{why} ({row.origin})")
+    if len(last) > _SHOWN_EVENTS:
+        lines.append(f"  and {len(last) - _SHOWN_EVENTS} more")
+    return lines if last else []
+
+
+def _buffers(places: tuple[BufferPlace, ...]) -> list[str]:
+    """Where the parts of the result lie."""
+    lines = ["", "Buffer:"]
+    for one in places[:_SHOWN_NAMES]:
+        part = f"{one.shape_index} " if one.shape_index != "{}" else ""
+        life = f", live in steps {one.live[0]} to {one.live[1]}" if one.live is not None else ""
+        shared = f", in turn with {one.shared_with} other values" if one.shared_with else ""
+        at = f"bytes {one.offset:,} to {one.offset + one.size:,}"
+        lines.append(f"  {part}allocation {one.allocation} ({one.kind}), {at}{life}{shared}")
+    return lines
 
 
 def _layouts(chain: LayoutChain) -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from hloscope.core.layout.explain import LayoutChain
+    from hloscope.core.views.fusion import FusionRow
 
 Origin = Literal["core", "xla", "inferred"]
 
@@ -265,6 +266,24 @@ class HistoryStep:
 
 
 @dataclass(frozen=True, slots=True)
+class BufferPlace:
+    """Where a part of an instruction's result lies in memory."""
+
+    shape_index: str
+    """``{}``, ``{1,0}``."""
+    allocation: int
+    kind: str
+    """``parameter``, ``constant``, ``thread-local``, ``output``, ``temp`` or ``preallocated-temp``."""
+    offset: int
+    size: int
+    """Bytes."""
+    live: tuple[int, int] | None
+    """First and last step of the flattened schedule; None where nothing tells."""
+    shared_with: int
+    """Other values that start at the same byte at other times."""
+
+
+@dataclass(frozen=True, slots=True)
 class WhyFacts:
     """All that is known of one instruction (``hloscope why PATH NAME``). What later work will know is None today."""
 
@@ -292,10 +311,10 @@ class WhyFacts:
     """Row in which it first appears under any of its names."""
     last_stage: int
     passes: tuple[HistoryStep, ...]
-    fusion: None = None
-    """Not known yet: the decisions that put it into a fusion or kept it out."""
+    fusion: tuple[FusionRow, ...] | None = None
+    """The decisions that put it into a fusion or kept it out; None where nothing is known of any."""
     layout_chain: LayoutChain | None = None
     """Where its layouts come from: the chain of constraints; None where layout assignment is not seen or not known."""
-    buffer: None = None
-    """Not known yet: the allocation it lives in."""
+    buffer: tuple[BufferPlace, ...] | None = None
+    """Where the parts of its result lie, by the compiler's report; None where PATH has no report or it names no part."""
     notes: tuple[str, ...] = ()

@@ -32,13 +32,14 @@ from hloscope.core.views.stages import (
 )
 
 if TYPE_CHECKING:
-    from hloscope.core.views.buffers import Buffers
     from hloscope.core.analysis.real_compile import PassPair
     from hloscope.core.dumps.filenames import FileKind
     from hloscope.core.layout.replay import Replay
     from hloscope.core.ledger.queries import SqlResult
     from hloscope.core.text.module_index import ModuleIndex
+    from hloscope.core.views.buffers import Buffers
     from hloscope.core.views.copies import CopiesAnswer
+    from hloscope.core.views.fusion import FusionReport
 
 __all__ = ["CancelledError", "Run", "Stage", "diff_runs", "label", "load"]
 
@@ -102,6 +103,7 @@ class Run:
         self._copies: CopiesAnswer | None = None
         self._buffers: Buffers | None = None
         self._replays: dict[int, Replay] = {}
+        self._fusion: FusionReport | None = None
         self._why: dict[tuple[str, int | None], WhyFacts] = {}
         self._on_close: list[Callable[[], object]] = []
 
@@ -361,9 +363,13 @@ class Run:
         return self._source.sql(query, limit, cancelled)
 
     @property
-    def fusion(self) -> object:
-        """The fusion decisions. Raises UnsupportedError: none of our own yet; `events` has a dump's."""
-        raise _later("fusion decisions", "run.events(type='fusion_decision') has those that a GPU dump recorded")
+    def fusion(self) -> FusionReport:
+        """Every fusion decision; kept. Raises DumpError or UnsupportedError where there is none to tell."""
+        if self._fusion is None:
+            from hloscope.core.views.fusion import fusion_report
+
+            self._fusion = fusion_report(self)
+        return self._fusion
 
     def layout_replay(self, pair: PassPair) -> Replay:
         """Our layout assignment, run on the stage before the real one; kept. Raises as `core.layout.replay.replay`."""

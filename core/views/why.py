@@ -19,6 +19,7 @@ from hloscope.core.views.stages import Cancelled, Progress, check
 if TYPE_CHECKING:
     from hloscope.core.layout.explain import LayoutChain
     from hloscope.core.views.data import HistoryKind
+    from hloscope.core.views.fusion import FusionRow
     from hloscope.core.views.run import Run
 
 _SUGGESTIONS = 3
@@ -157,9 +158,21 @@ def why(
         first_stage=history.first,
         last_stage=history.last,
         passes=tuple(steps),
+        fusion=_fusion(run, name, steps),
         layout_chain=_layout_chain(run, name, steps),
+        buffer=run.buffers.of(name) or None,
         notes=tuple(history.notes),
     )
+
+
+def _fusion(run: Run, name: str, steps: list[HistoryStep]) -> tuple[FusionRow, ...] | None:
+    """Fusion decisions about the instruction under any of its names; None where the run has no fusion pass."""
+    try:
+        report = run.fusion
+    except HloscopeError:
+        return None
+    names = dict.fromkeys((name, *(step.name for step in steps)))
+    return tuple(dict.fromkeys(row for one in names for row in report.of(one)))
 
 
 def _layout_chain(run: Run, name: str, steps: list[HistoryStep]) -> LayoutChain | None:

@@ -1,0 +1,430 @@
+"""Random valid modules: every pass and both pipelines keep what they compute, say truly whether they changed them,
+leave them in order, and have nothing left to do in a second run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hloscope.core.hlo.hashing import structural_hash
+from hloscope.core.passes.context import PassContext
+from hloscope.core.passes.flags import PassFlags
+from hloscope.core.passes.fuel import Fuel
+from hloscope.core.passes.invariants import findings
+from hloscope.core.passes.pipelines import compile_module, cut_before, named_pipeline, transforms_pipeline
+from hloscope.core.passes.registry import PASSES, Registry
+from hloscope.core.runtime.compare import compare_all, join_rules, rules_for
+from hloscope.core.runtime.evaluator import Array, Token, Value, evaluate
+from hloscope.core.runtime.inputs import moderate_inputs
+from hloscope.core.text import load_module, print_module
+
+OWN = {name for name, (where, _) in PASSES.items() if where.startswith("hloscope.core.passes.")}
+SIMPLE = sorted(OWN - {"hlo-verifier", "rng-expander"})
+"""Passes before layout assignment whose results can be compared: random numbers cannot."""
+Dims = tuple[int, ...]
+
+
+@dataclass
+class Body:
+    """A computation that is being written."""
+
+    name: str
+    lines: list[str] = field(default_factory=list)
+    pool: list[tuple[str, str, Dims]] = field(default_factory=list)
+    """Name, element type and dimensions of the arrays so far."""
+
+
+class Writer:
+    """Writes a module by asking Hypothesis for every choice."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw = draw
+        self.count = 0
+        self.done: list[str] = []
+        self.reducers: set[str] = set()
+
+    def pick(self, items: list) -> object:  # type: ignore[type-arg]
+        return items[self.draw(st.integers(0, len(items) - 1))]
+
+    def text(self, kind: str, dims: Dims) -> str:
+        layout = ",".join(str(d) for d in reversed(range(len(dims))))
+        return f"{kind}[{','.join(map(str, dims))}]" + (f"{{{layout}}}" if dims else "")
+
+    def add(self, body: Body, kind: str, dims: Dims, what: str) -> tuple[str, str, Dims]:
+        self.count += 1
+        name = f"v{self.count}"
+        body.lines.append(f"  {name} = {self.text(kind, dims)} {what}")
+        value = (name, kind, dims)
+        body.pool.append(value)
+        return value
+
+    def some(self, body: Body, kinds: str = "f32 s32", rank: int | None = None) -> tuple[str, str, Dims] | None:
+        fitting = [v for v in body.pool if v[1] in kinds.split() and (rank is None or len(v[2]) == rank)]
+        return self.pick(fitting) if fitting else None  # type: ignore[return-value]
+
+    def constant(self, body: Body, kind: str, value: int) -> str:
+        return self.add(body, kind, (), f"constant({value})")[0]
+
+    def reducer(self, kind: str, opcode: str) -> str:
+        name = f"{opcode}_{kind}"
+        if name not in self.reducers:
+            self.reducers.add(name)
+            self.done.append(
+                f"{name} {{\n  x_{name} = {kind}[] parameter(0)\n  y_{name} = {kind}[] parameter(1)\n"
+                f"  ROOT o_{name} = {kind}[] {opcode}(x_{name}, y_{name})\n}}\n"
+            )
+        return name
+
+    # ------------------------------------------------------------ one instruction
+    def step(self, body: Body, depth: int) -> None:
+        forms = [
+            self.binary, self.unary, self.with_constant, self.choose, self.spread, self.rearrange, self.cut, self.join,
+            self.fold, self.product, self.move, self.numbers, self.convert, self.window, self.lookup,
+        ]  # fmt: skip
+        if depth:
+            forms += [self.loop, self.branch, self.call]
+        chosen = self.pick(forms)
+        chosen(body, depth) if chosen in (self.loop, self.branch, self.call) else chosen(body)  # type: ignore[operator]
+
+    def binary(self, body: Body) -> None:
+        a = self.some(body)
+        if a is None:
+            return
+        b = self.pick([v for v in body.pool if v[1:] == a[1:]])
+        opcode = self.pick("add subtract multiply maximum minimum".split())
+        self.add(body, a[1], a[2], f"{opcode}({a[0]}, {b[0]})")  # type: ignore[index]
+
+    def unary(self, body: Body) -> None:
+        a = self.some(body)
+        if a is not None:
+            opcode = self.pick(["negate", "abs", "tanh", "logistic"] if a[1] == "f32" else ["negate", "abs", "sign"])
+            self.add(body, a[1], a[2], f"{opcode}({a[0]})")
+
+    def with_constant(self, body: Body) -> None:
+        a = self.some(body)
+        if a is None:
+            return
+        c = self.constant(body, a[1], self.draw(st.integers(-2, 4)))
+        if a[2]:
+            c = self.add(body, a[1], a[2], f"broadcast({c}), dimensions={{}}")[0]
+        sides = [a[0], c] if self.draw(st.booleans()) else [c, a[0]]
+        self.add(body, a[1], a[2], f"{self.pick('add subtract multiply maximum'.split())}({', '.join(sides)})")
+
+    def choose(self, body: Body) -> None:
+        a = self.some(body, "s32")
+        if a is None:
+            return
+        b = self.pick([v for v in body.pool if v[1:] == a[1:]])
+        way = self.pick("LT LE EQ NE GT GE".split())
+        p = self.add(body, "pred", a[2], f"compare({a[0]}, {b[0]}), direction={way}")  # type: ignore[index]
+        x = self.pick([v for v in body.pool if v[1] != "pred" and v[2] == a[2]])
+        y = self.pick([v for v in body.pool if v[1:] == x[1:]])  # type: ignore[index]
+        self.add(body, x[1], x[2], f"select({p[0]}, {x[0]}, {y[0]})")  # type: ignore[index]
+
+    def spread(self, body: Body) -> None:
+        a = self.some(body)
+        if a is None or len(a[2]) > 2:
+            return
+        place = self.draw(st.integers(0, len(a[2])))
+        dims = (*a[2][:place], self.draw(st.integers(1, 3)), *a[2][place:])
+        kept = ",".join(str(d) for d in range(len(dims)) if d != place)
+        self.add(body, a[1], dims, f"broadcast({a[0]}), dimensions={{{kept}}}")
+
+    def rearrange(self, body: Body) -> None:
+        a = self.some(body)
+        if a is None or not a[2]:
+            return
+        way = self.pick(["reshape", "transpose", "reverse"])
+        if way == "reshape":
+            size = prod(a[2])
+            first = self.pick([d for d in range(1, size + 1) if size % d == 0])
+            dims = self.pick([(size,), (first, size // first), (first, 1, size // first), (1, size)])  # type: ignore[operator]
+            self.add(body, a[1], dims, f"reshape({a[0]})")  # type: ignore[arg-type]
+        elif way == "transpose":
+            order = self.draw(st.permutations(range(len(a[2]))))
+            dims = tuple(a[2][d] for d in order)
+            self.add(body, a[1], dims, f"transpose({a[0]}), dimensions={{{','.join(map(str, order))}}}")
+        else:
+            self.add(body, a[1], a[2], f"reverse({a[0]}), dimensions={{{self.draw(st.integers(0, len(a[2]) - 1))}}}")
+
+    def cut(self, body: Body) -> None:
+        a = self.some(body)
+        if a is None or not a[2]:
+            return
+        if self.draw(st.booleans()):
+            bounds = [sorted((self.draw(st.integers(0, s - 1)), s)) for s in a[2]]
+            dims = tuple(b - x for x, b in bounds)
+            inside = ", ".join(f"[{x}:{b}]" for x, b in bounds)
+            self.add(body, a[1], dims, f"slice({a[0]}), slice={{{inside}}}")
+            return
+        value = self.constant(body, a[1], self.draw(st.integers(0, 1)))
+        edges = [(self.draw(st.integers(0, 1)), self.draw(st.integers(0, 1))) for _ in a[2]]
+        dims = tuple(s + x + y for s, (x, y) in zip(a[2], edges, strict=True))
+        self.add(body, a[1], dims, f"pad({a[0]}, {value}), padding={'x'.join(f'{x}_{y}' for x, y in edges)}")
+
+    def join(self, body: Body) -> None:
+        a = self.some(body)
+        if a is None or not a[2]:
+            return
+        along = self.draw(st.integers(0, len(a[2]) - 1))
+        rest = [s for d, s in enumerate(a[2]) if d != along]
+        same = [v for v in body.pool if v[1] == a[1] and len(v[2]) == len(a[2])]
+        fitting = [v for v in same if [s for d, s in enumerate(v[2]) if d != along] == rest]
+        b = self.pick(fitting)
+        dims = tuple(s + (b[2][along] if d == along else 0) for d, s in enumerate(a[2]))  # type: ignore[index]
+        self.add(body, a[1], dims, f"concatenate({a[0]}, {b[0]}), dimensions={{{along}}}")  # type: ignore[index]
+
+    def fold(self, body: Body) -> None:
+        a = self.some(body)
+        if a is None or not a[2]:
+            return
+        opcode = self.pick(["add", "maximum"])
+        start = self.constant(body, a[1], 0) if opcode == "add" else self.constant(body, a[1], -100)
+        gone = sorted(self.draw(st.sets(st.integers(0, len(a[2]) - 1), min_size=1)))
+        dims = tuple(s for d, s in enumerate(a[2]) if d not in gone)
+        to = self.reducer(a[1], str(opcode))
+        where = ",".join(map(str, gone))
+        self.add(body, a[1], dims, f"reduce({a[0]}, {start}), dimensions={{{where}}}, to_apply={to}")
+
+    def product(self, body: Body) -> None:
+        a = self.some(body, "f32")
+        if a is None or not a[2]:
+            return
+        along = self.draw(st.integers(0, len(a[2]) - 1))
+        fitting = [(v, d) for v in body.pool if v[1] == "f32" for d, s in enumerate(v[2]) if s == a[2][along]]
+        b, other = self.pick(fitting)  # type: ignore[misc]
+        dims = tuple(s for d, s in enumerate(a[2]) if d != along) + tuple(s for d, s in enumerate(b[2]) if d != other)
+        if len(dims) <= 4:
+            self.add(
+                body, "f32", dims,
+                f"dot({a[0]}, {b[0]}), lhs_contracting_dims={{{along}}}, rhs_contracting_dims={{{other}}}",
+            )  # fmt: skip
+
+    def move(self, body: Body) -> None:
+        a = self.some(body)
+        if a is None or not a[2]:
+            return
+        starts = []
+        for _ in a[2]:
+            at = self.some(body, "s32", 0)
+            starts.append(at[0] if at is not None else self.constant(body, "s32", self.draw(st.integers(-1, 3))))
+        sizes = tuple(self.draw(st.integers(1, s)) for s in a[2])
+        where = ",".join(map(str, sizes))
+        piece = self.add(
+            body, a[1], sizes, f"dynamic-slice({a[0]}, {', '.join(starts)}), dynamic_slice_sizes={{{where}}}"
+        )
+        if self.draw(st.booleans()):
+            self.add(body, a[1], a[2], f"dynamic-update-slice({a[0]}, {piece[0]}, {', '.join(starts)})")
+
+    def numbers(self, body: Body) -> None:
+        if self.draw(st.booleans()):
+            dims = tuple(self.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
+            along = self.draw(st.integers(0, len(dims) - 1))
+            self.add(body, "s32", dims, f"iota(), iota_dimension={along}")
+        else:
+            values = self.draw(st.lists(st.integers(-2, 3), min_size=1, max_size=5))
+            inside = ", ".join(map(str, values))
+            self.add(body, str(self.pick(["f32", "s32"])), (len(values),), f"constant({{{inside}}})")
+
+    def convert(self, body: Body) -> None:
+        a = self.some(body, "s32 pred")
+        if a is not None:
+            self.add(body, "f32" if a[1] == "s32" else str(self.pick(["s32", "f32"])), a[2], f"convert({a[0]})")
+
+    def window(self, body: Body) -> None:
+        a = self.some(body, rank=1)
+        if a is None:
+            return
+        (n,) = a[2]
+        start = self.constant(body, a[1], 0)
+        size, scan = (n, self.draw(st.booleans())) if n > 1 else (1, False)
+        dims = (n,) if scan else (n - size + 1,)
+        pad = f" pad={size - 1}_0" if scan else ""
+        to = self.reducer(a[1], "add")
+        self.add(body, a[1], dims, f"reduce-window({a[0]}, {start}), window={{size={size}{pad}}}, to_apply={to}")
+
+    def lookup(self, body: Body) -> None:
+        a, i = self.some(body), self.some(body, "s32", 1)
+        if a is None or i is None or not a[2]:
+            return
+        n, sizes = i[2][0], (1, *a[2][1:])
+        offset = ",".join(str(d) for d in range(1, len(a[2])))
+        where = ",".join(map(str, sizes))
+        found = self.add(
+            body, a[1], (n, *a[2][1:]),
+            f"gather({a[0]}, {i[0]}), offset_dims={{{offset}}}, collapsed_slice_dims={{0}}, start_index_map={{0}},"
+            f" index_vector_dim=1, slice_sizes={{{where}}}",
+        )  # fmt: skip
+        if self.draw(st.booleans()):
+            to = self.reducer(a[1], "add")
+            self.add(
+                body, a[1], a[2],
+                f"scatter({a[0]}, {i[0]}, {found[0]}), update_window_dims={{{offset}}}, inserted_window_dims={{0}},"
+                f" scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply={to}",
+            )  # fmt: skip
+
+    # ------------------------------------------------------------ computations
+    def inner(self, name: str, state: list[tuple[str, str, Dims]], depth: int, steps: int) -> Body:
+        """A computation that takes a tuple of arrays apart and does some steps."""
+        body = Body(name)
+        shape = "(" + ", ".join(self.text(k, d) for _, k, d in state) + ")"
+        self.count += 1
+        whole = f"p{self.count}"
+        body.lines.append(f"  {whole} = {shape} parameter(0)")
+        for number, (_, kind, dims) in enumerate(state):
+            self.add(body, kind, dims, f"get-tuple-element({whole}), index={number}")
+        for _ in range(steps):
+            self.step(body, depth)
+        return body
+
+    def close(self, body: Body, parts: list[str], shapes: list[tuple[str, Dims]]) -> None:
+        self.count += 1
+        shape = "(" + ", ".join(self.text(k, d) for k, d in shapes) + ")"
+        body.lines.append(f"  ROOT t{self.count} = {shape} tuple({', '.join(parts)})")
+        self.done.append(f"{body.name} {{\n" + "\n".join(body.lines) + "\n}\n")
+
+    def some_values(self, body: Body, most: int) -> list[tuple[str, str, Dims]]:
+        plain = [v for v in body.pool if v[1] != "pred"]
+        return [self.pick(plain) for _ in range(self.draw(st.integers(1, most)))] if plain else []  # type: ignore[misc]
+
+    def loop(self, body: Body, depth: int) -> None:
+        zero = self.add(body, "s32", (), "constant(0)")
+        state = [zero, *self.some_values(body, 3)]
+        shapes = [(k, d) for _, k, d in state]
+        trips = self.draw(st.integers(0, 3))
+        number = self.count
+        test = self.inner(f"condition{number}", state, 0, 0)
+        bound = self.constant(test, "s32", trips)
+        self.count += 1
+        test.lines.append(f"  ROOT o{self.count} = pred[] compare({test.pool[0][0]}, {bound}), direction=LT")
+        self.done.append(f"{test.name} {{\n" + "\n".join(test.lines) + "\n}\n")
+        inside = self.inner(f"body{number}", state, depth - 1, self.draw(st.integers(1, 4)))
+        step = self.constant(inside, "s32", 1)
+        following = [self.add(inside, "s32", (), f"add({inside.pool[0][0]}, {step})")[0]]
+        for place, (_, kind, dims) in enumerate(state[1:], start=1):
+            fitting = [v for v in inside.pool if v[1:] == (kind, dims)]
+            following.append(self.pick([inside.pool[place], *fitting])[0])  # type: ignore[index]
+        self.close(inside, following, shapes)
+        self.finish(body, state, shapes, f"while(START), condition=condition{number}, body=body{number}")
+
+    def finish(self, body: Body, state: list[tuple[str, str, Dims]], shapes: list[tuple[str, Dims]], what: str) -> None:
+        self.count += 2
+        shape = "(" + ", ".join(self.text(k, d) for k, d in shapes) + ")"
+        start, whole = f"s{self.count}", f"w{self.count}"
+        body.lines.append(f"  {start} = {shape} tuple({', '.join(v[0] for v in state)})")
+        body.lines.append(f"  {whole} = {shape} {what.replace('START', start)}")
+        for number, (kind, dims) in enumerate(shapes):
+            if self.draw(st.booleans()) or number == len(shapes) - 1:
+                self.add(body, kind, dims, f"get-tuple-element({whole}), index={number}")
+
+    def branch(self, body: Body, depth: int) -> None:
+        at = self.some(body, "s32", 0)
+        state = self.some_values(body, 2)
+        if at is None or not state:
+            return
+        zero = self.constant(body, "s32", 0)
+        p = self.add(body, "pred", (), f"compare({at[0]}, {zero}), direction=GT")
+        shapes = [(k, d) for _, k, d in state]
+        number = self.count
+        for side in ("yes", "no"):
+            inside = self.inner(f"{side}{number}", state, depth - 1, self.draw(st.integers(0, 3)))
+            parts = [str(self.pick([v for v in inside.pool if v[1:] == s])[0]) for s in shapes]  # type: ignore[index]
+            self.close(inside, parts, shapes)
+        self.finish(
+            body, state, shapes,
+            f"conditional({p[0]}, START, START), true_computation=yes{number}, false_computation=no{number}",
+        )  # fmt: skip
+
+    def call(self, body: Body, depth: int) -> None:
+        state = self.some_values(body, 2)
+        if not state:
+            return
+        shapes = [(k, d) for _, k, d in state]
+        number = self.count
+        inside = self.inner(f"called{number}", state, depth - 1, self.draw(st.integers(1, 3)))
+        parts = [str(self.pick([v for v in inside.pool if v[1:] == s])[0]) for s in shapes]  # type: ignore[index]
+        self.close(inside, parts, shapes)
+        for _ in range(self.draw(st.integers(1, 2))):
+            self.finish(body, state, shapes, f"call(START), to_apply=called{number}")
+
+
+@st.composite
+def modules(draw: st.DrawFn) -> str:
+    """The text of a module."""
+    writer = Writer(draw)
+    body = Body("main")
+    for number in range(draw(st.integers(1, 3))):
+        dims = tuple(draw(st.lists(st.integers(1, 4), max_size=3)))
+        kind = writer.pick(["f32", "f32", "s32"])
+        writer.add(body, str(kind), dims, f"parameter({number})")
+    for _ in range(draw(st.integers(3, 14))):
+        writer.step(body, 2)
+    plain = body.pool[-4:]
+    shape = "(" + ", ".join(writer.text(k, d) for _, k, d in plain) + ")"
+    body.lines.append(f"  ROOT result = {shape} tuple({', '.join(v[0] for v in plain)})")
+    return "HloModule m\n\n" + "\n".join(writer.done) + "\nENTRY main {\n" + "\n".join(body.lines) + "\n}\n"
+
+
+def _values(text: str, args: list[Value] | None = None) -> tuple[list[Value], list[Array]]:
+    module = load_module(text)
+    given = moderate_inputs(module.entry, 1) if args is None else args
+    return given, [np.asarray(one) for one in evaluate(module, given) if not isinstance(one, Token)]
+
+
+def check(text: str, name: str, fuel: int | None = None) -> None:
+    """Run one pass (or a pipeline) with every check."""
+    args, expected = _values(text)
+    if not all(np.isfinite(one).all() and (np.abs(one) < 1e6).all() for one in expected if one.dtype.kind == "f"):
+        return
+    module, registry = load_module(text), Registry()
+    flags = PassFlags(
+        xla_unsupported_crash_on_hlo_pass_silent_hlo_change=True, xla_unsupported_crash_on_hlo_pass_noop_change=True
+    )
+    alone = name in PASSES
+    passes = (
+        transforms_pipeline([registry.make(name)], registry)
+        if alone
+        else cut_before(named_pipeline(name, registry), "layout-assignment")
+    )
+    ctx = PassContext(fuel=None if fuel is None else Fuel({name: fuel}), flags=flags)
+    compile_module(module, passes, ctx, registry)
+    assert not ctx.warnings
+    assert list(findings(module)) == []
+    again = load_module(print_module(module))
+    got = [np.asarray(one) for one in evaluate(again, args) if not isinstance(one, Token)]
+    pairs = compare_all(expected, got, join_rules(rules_for(load_module(text), 64.0), rules_for(module, 64.0)))
+    assert all(pair.within for pair in pairs), (name, [str(pair) for pair in pairs])
+    if alone and fuel is None:
+        before = structural_hash(module)
+        assert not registry.make(name).run(module, PassContext()), f"{name} has more to do"
+        assert structural_hash(module) == before
+
+
+_QUIET = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@settings(_QUIET, max_examples=25)
+@given(modules(), st.lists(st.sampled_from(SIMPLE), min_size=2, max_size=2), st.integers(0, 6))
+def test_passes_keep_what_a_random_module_computes(text: str, names: list[str], fuel: int) -> None:
+    check(text, names[0])
+    check(text, names[1], fuel)
+    check(text, "algsimp")
+
+
+@settings(_QUIET, max_examples=20)
+@given(modules(), st.sampled_from(["cpu", "gpu"]))
+def test_pipelines_keep_what_a_random_module_computes(text: str, pipeline: str) -> None:
+    check(text, pipeline)
+
+
+@pytest.mark.slow
+@settings(_QUIET, max_examples=60)
+@given(modules())
+def test_every_pass_on_larger_samples(text: str) -> None:
+    for name in SIMPLE:
+        check(text, name)

@@ -45,7 +45,7 @@ def batch_norm(x=_f(8, 6, 6, 4), scale=_f(4), offset=_f(4)):
     def run(x, scale, offset):
         mean = x.mean((0, 1, 2))
         variance = ((x - mean) ** 2).mean((0, 1, 2))
-        return ((x - mean) / jnp.sqrt(variance + 1e-5) * scale + offset).sum()
+        return jnp.sin((x - mean) / jnp.sqrt(variance + 1e-5) * scale + offset).sum()
 
     return jax.grad(run, (0, 1, 2))(x, scale, offset)
 
@@ -176,6 +176,16 @@ def complex_numbers(x=_f(8, 8), y=_f(8, 8)):
     """Complex arithmetic and a contraction."""
     z = lax.complex(x, y)
     return jnp.abs(z @ jnp.conj(z.T)), jnp.angle(z), jnp.real(jnp.exp(z)), z / (1 + z)
+
+
+def rematerialized(x=_f(8, 16), w=_f(16, 16)):
+    """A checkpointed layer, whose barriers keep what is computed twice apart."""
+
+    @jax.checkpoint
+    def layer(x, w):
+        return jnp.tanh(jnp.sin(x @ w) @ w)
+
+    return jax.grad(lambda w: layer(layer(x, w), w).sum())(w)
 
 
 def vmapped(a=_f(6, 8, 8), b=_f(6, 8), i=np.zeros((6,), np.int32)):

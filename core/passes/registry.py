@@ -126,6 +126,8 @@ layout-assignment layout.assignment:LayoutAssignment
     gives every array a layout and adds the copies it costs
 logistic-expander passes.expand.elementary:LogisticExpander
     the logistic function by its formula
+loop-schedule-linearizer buffers.loop_schedule_linearizer:LoopScheduleLinearizer
+    reads of a loop's state before its writes
 map-inline passes.expand.elementary:MapInliner
     maps as plain operations
 operand_upcaster passes.expand.contractions:OperandUpcaster

@@ -156,6 +156,10 @@ class Documents:
         self._first_read = first_read
         self._documents: dict[str, Document] = {}
 
+    def set_checks(self, checks: Sequence[Check]) -> None:
+        """What is looked for from now on, as the client wishes."""
+        self._checks = tuple(checks)
+
     # ---------------------------------------------------------------- edits
     def open(self, uri: str, language: str, version: int, text: str) -> None:
         """Take over a text. Opening again what is open replaces it."""

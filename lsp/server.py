@@ -23,8 +23,9 @@ from pygls.lsp.server import LanguageServer
 from hloscope.core.errors import HloscopeError
 from hloscope.core.version import version
 from hloscope.lsp.documents import Documents, Pin, Reading
+from hloscope.lsp.features.diagnostics import checks
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature, WorkspaceFeature
-from hloscope.lsp.features.table import CHECKS, FEATURES, LARGE, WORKSPACE_FEATURES
+from hloscope.lsp.features.table import COMMANDS, FEATURES, ITEM_FEATURES, LARGE, WORKSPACE_FEATURES
 from hloscope.lsp.positions import Encoding
 from hloscope.lsp.protocol import HloProtocol, Prompt
 from hloscope.lsp.workers import Workers
@@ -46,7 +47,7 @@ class HloServer(LanguageServer):
         # Apart from each other: an answer must not wait until two large texts are read.
         self._answers = Workers()
         self.documents = Documents(
-            Workers(), checks=CHECKS, publish=self._publish, first_read=self._say_what_large_means
+            Workers(), checks=checks(advice=True), publish=self._publish, first_read=self._say_what_large_means
         )
         self._parent_gone = parent_gone
         self._finish: Callable[[int], None] | None = None
@@ -55,6 +56,10 @@ class HloServer(LanguageServer):
         self.feature(types.INITIALIZE)(lambda params: self._initialize(params))
         for feature in FEATURES:
             self.feature(feature.method, feature.options)(self._handler(feature))
+        for feature in ITEM_FEATURES:
+            self.feature(feature.method, feature.options)(self._handler(feature))
+        for name in COMMANDS:
+            self.command(name)(self._command(name))
         for feature in WORKSPACE_FEATURES:
             self.feature(feature.method, feature.options)(self._workspace_handler(feature))
 
@@ -91,6 +96,9 @@ class HloServer(LanguageServer):
     def _initialize(self, params: types.InitializeParams) -> None:
         chosen = self.protocol.workspace.position_encoding
         self.documents.encoding = Encoding(str(getattr(chosen, "value", chosen)))
+        options: Any = params.initialization_options
+        wanted = options.get("advice", True) if isinstance(options, dict) else getattr(options, "advice", True)
+        self.documents.set_checks(checks(advice=bool(wanted)))
         if self._parent_gone is not None and params.process_id is not None and _alive(params.process_id):
             # A number that names no process here belongs to another machine or container: nothing to watch.
             threading.Thread(
@@ -107,7 +115,7 @@ class HloServer(LanguageServer):
     # ---------------------------------------------------------------- requests
     def _handler(self, feature: Feature) -> Prompt:
         def begin(params: Any) -> asyncio.Task[Any]:
-            uri: str = params.text_document.uri
+            uri: str = params.item.uri if hasattr(params, "item") else params.text_document.uri
             pin = self.documents.pin(uri)
 
             async def answer() -> Any:
@@ -121,6 +129,21 @@ class HloServer(LanguageServer):
             return self._task(feature.name, uri, answer, [] if pin is None else [pin])
 
         return Prompt(begin)
+
+    def _command(self, name: str) -> Callable[..., Awaitable[Any]]:
+        """A command that finds a place, shows it where the client can, and returns it."""
+
+        async def run(uri: str = "", instruction: str = "", _line: int = 0, *_: object) -> Any:
+            where = await asyncio.wrap_future(self._answers.submit(lambda: COMMANDS[name](str(uri), str(instruction))))
+            if where is not None:
+                window = self.client_capabilities.window
+                if window is not None and window.show_document is not None and window.show_document.support:
+                    self.window_show_document(
+                        types.ShowDocumentParams(where.uri, take_focus=True, selection=where.range), lambda _: None
+                    )
+            return where
+
+        return run
 
     def _workspace_handler(self, feature: WorkspaceFeature) -> Prompt:
         def begin(params: Any) -> asyncio.Task[Any]:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 from lsprotocol import types
 
 from hloscope.core.errors import Diagnostic
+from hloscope.core.hlo.verifier import verify
 from hloscope.core.text import parse_module
+from hloscope.core.views.advice import advise
 from hloscope.lsp.convert import to_diagnostic
 from hloscope.lsp.documents import Check, Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hloscope.core.hlo.module import HloModule
 
 _AT_ONCE = 1_000
 """Instructions up to which the reader is so fast that "nothing wrong yet" is not worth saying first."""
@@ -26,7 +36,7 @@ def from_index(reading: Reading) -> list[types.Diagnostic] | None:
     return _shown(reading, list(index.diagnostics))
 
 
-def from_reader(reading: Reading) -> list[types.Diagnostic] | None:
+def from_reader(reading: Reading, *, advice: bool = True) -> list[types.Diagnostic] | None:
     """Findings of the reader, and the index's hints on other lines.
 
     None for a text too large to read on each edit, and for one that the index could not make sense of in places: it
@@ -35,9 +45,28 @@ def from_reader(reading: Reading) -> list[types.Diagnostic] | None:
     index = reading.index
     if index.errors or index.instruction_count > _READ_INSTRUCTIONS:
         return None
-    _, found = parse_module(reading.text)
+    module, found = parse_module(reading.text)
+    if module is not None and not any(one.severity == "error" for one in found):
+        found = [*found, *_invariants(reading, module), *(advise(index) if advice else ())]
     lines = {one.line for one in found}
     return _shown(reading, [*found, *(one for one in index.diagnostics if one.line not in lines)])
+
+
+def _invariants(reading: Reading, module: HloModule) -> Iterator[Diagnostic]:
+    """What the verifier finds, at the names of the instructions."""
+    index = reading.index
+    for one in verify(module):
+        span = (0, 0)
+        home = index.find_computation(one.computation) if one.computation is not None else None
+        if one.instruction is not None and (at := index.find(one.instruction, home)) is not None:
+            span = index.name_span(at)
+        elif home is not None:
+            span = index.computation(home).name_span
+        line, column = index.position(span[0])
+        end_line, end_column = index.position(span[1])
+        yield Diagnostic(
+            one.message, line + 1, column + 1, end_line + 1, end_column + 1, "error", one.code, span[0], span[1]
+        )
 
 
 def _shown(reading: Reading, found: list[Diagnostic]) -> list[types.Diagnostic]:
@@ -49,4 +78,6 @@ def _rest(reading: Reading) -> float:
     return 0 if reading.index.instruction_count <= _AT_ONCE else _REST_SECONDS
 
 
-CHECKS = (Check(from_index, lambda _: 0), Check(from_reader, _rest))
+def checks(*, advice: bool) -> tuple[Check, ...]:
+    """In the order in which their findings are published; `advice` adds hints on texts in which nothing is wrong."""
+    return (Check(from_index, lambda _: 0), Check(partial(from_reader, advice=advice), _rest))

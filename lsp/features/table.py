@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from hloscope.lsp.documents import Check
+from collections.abc import Callable, Mapping
+
+from lsprotocol import types
+
 from hloscope.lsp.features import (
+    call_hierarchy,
+    code_actions,
+    code_lens,
+    completion,
     definition,
-    diagnostics,
+    document_links,
     folding,
+    formatting,
     highlight,
     hover,
+    inlay_hints,
+    linked_editing,
     outline,
     references,
     rename,
+    selection,
     semantic_tokens,
+    stages,
     workspace_symbols,
 )
 from hloscope.lsp.features.feature import Feature, WorkspaceFeature
@@ -28,12 +40,30 @@ FEATURES: tuple[Feature, ...] = (
     rename.FEATURE,
     semantic_tokens.FULL,
     semantic_tokens.RANGE,
+    completion.FEATURE,
+    inlay_hints.FEATURE,
+    code_lens.FEATURE,
+    code_actions.FEATURE,
+    call_hierarchy.PREPARE,
+    selection.FEATURE,
+    linked_editing.FEATURE,
+    formatting.FEATURE,
+    formatting.RANGE,
+    document_links.FEATURE,
 )
 
-WORKSPACE_FEATURES: tuple[WorkspaceFeature, ...] = (workspace_symbols.FEATURE,)
+ITEM_FEATURES: tuple[Feature, ...] = (call_hierarchy.INCOMING, call_hierarchy.OUTGOING)
+"""Requests about an item that the server gave out, whose address tells the text."""
 
-CHECKS: tuple[Check, ...] = diagnostics.CHECKS
-"""In the order in which their findings are published; each replaces what the one before published."""
+COMMANDS: Mapping[str, Callable[[str, str], types.Location | None]] = {
+    "hloscope.previousStage": lambda uri, name: stages.in_stage(uri, name, "previous"),
+    "hloscope.nextStage": lambda uri, name: stages.in_stage(uri, name, "next"),
+    "hloscope.firstStage": lambda uri, name: stages.in_stage(uri, name, "first"),
+    "hloscope.lastStage": lambda uri, name: stages.in_stage(uri, name, "last"),
+}
+"""Commands that a client may run: (address, instruction) -> the place to show."""
+
+WORKSPACE_FEATURES: tuple[WorkspaceFeature, ...] = (workspace_symbols.FEATURE,)
 
 LARGE = "; ".join(feature.large for feature in FEATURES if feature.large is not None)
 """What is different on large texts, for the message shown when one is opened."""

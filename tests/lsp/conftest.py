@@ -112,11 +112,17 @@ class Client:
                 return message["params"]
 
     # -------------------------------------------------------------- the usual
-    def initialize(self, encodings: list[str] | None = None, process: int | None = None) -> dict[str, Any]:
+    def initialize(
+        self, encodings: list[str] | None = None, process: int | None = None, *, advice: bool = False
+    ) -> dict[str, Any]:
         general = {"positionEncodings": encodings} if encodings else {}
-        result = self.request(
-            "initialize", {"processId": process, "rootUri": None, "capabilities": {"general": general}}
-        )
+        params = {
+            "processId": process,
+            "rootUri": None,
+            "capabilities": {"general": general},
+            "initializationOptions": {"advice": advice},
+        }
+        result = self.request("initialize", params)
         self.capabilities = result["capabilities"]
         self.notify("initialized", {})
         return result

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 HEAD = "HloModule m\n\nENTRY %main (x: f32[8]) -> f32[8] {\n  %x = f32[8]{0} parameter(0)\n"
-WORDS = "%x = f32[8]{0} parameter(0), metadata={op_name=\"é中𝔸\"}"
+WORDS = '%x = f32[8]{0} parameter(0), metadata={op_name="é中𝔸"}'
 
 
 def span(sl: int, sc: int, el: int, ec: int) -> dict[str, Any]:

@@ -47,11 +47,11 @@ wait("hover", function() return float() ~= nil end)
 out.hover = table.concat(vim.api.nvim_buf_get_lines(vim.api.nvim_win_get_buf(float()), 0, -1, false), "\\n")
 -- An error, typed behind non-ASCII text, then taken back.
 vim.api.nvim_buf_set_lines(0, 52, 52, false, { "  %é中𝔸 = oops" })
-wait("diagnostics", function() return #vim.diagnostic.get(0) > 0 end)
-local found = vim.diagnostic.get(0)[1]
+wait("diagnostics", function() return #vim.diagnostic.get(0, { severity = vim.diagnostic.severity.ERROR }) > 0 end)
+local found = vim.diagnostic.get(0, { severity = vim.diagnostic.severity.ERROR })[1]
 out.diagnostic = { line = found.lnum, message = found.message, source = found.source }
 vim.api.nvim_buf_set_lines(0, 52, 53, false, {})
-wait("no diagnostics", function() return #vim.diagnostic.get(0) == 0 end)
+wait("no diagnostics", function() return #vim.diagnostic.get(0, { severity = vim.diagnostic.severity.ERROR }) == 0 end)
 finish()
 """
 

@@ -1,0 +1,117 @@
+"""Code actions: extract a computation to a file that runs alone, remove what nothing uses, jump across passes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lsprotocol import types
+
+from hloscope.core.errors import HloscopeError
+from hloscope.core.text import parse_module, print_module
+from hloscope.core.views.advice import ADVICE
+from hloscope.core.views.extract import extract_computation
+from hloscope.lsp.documents import Reading
+from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature
+from hloscope.lsp.features.stages import local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CROSS = (
+    ("Go to this instruction in the previous stage", "hloscope.previousStage"),
+    ("Go to this instruction in the next stage", "hloscope.nextStage"),
+    ("Go to the first stage that has this instruction", "hloscope.firstStage"),
+    ("Go to the last stage that has this instruction", "hloscope.lastStage"),
+)
+
+
+def actions(reading: Reading, params: types.CodeActionParams) -> list[types.CodeAction]:
+    """What can be done with the thing under the cursor."""
+    index = reading.index
+    target = index.at_offset(reading.offset(params.range.start))
+    out: list[types.CodeAction] = []
+    if target.instruction >= 0:
+        name = index.name(target.instruction)
+        out.extend(
+            types.CodeAction(title, command=types.Command(title, command, arguments=[reading.uri, name, 0]))
+            for title, command in _CROSS
+            if local_path(reading.uri) is not None
+        )
+    if index.instruction_count > FULL_INSTRUCTIONS:
+        return out
+    wanted = _computation(reading, target.kind, target.refers_to, target.instruction, target.computation)
+    if wanted is not None:
+        out.extend(_extract(reading, wanted))
+    out.extend(_remove_dead(reading))
+    return out
+
+
+def _computation(reading: Reading, kind: str, refers_to: int, instruction: int, inside: int) -> int | None:
+    """The computation that an action on this place is about: the one named, the one called, else the one around."""
+    if kind in ("computation", "computation-reference") and refers_to >= 0:
+        return refers_to
+    if instruction >= 0:
+        called = [one for one in reading.index.called(instruction) if one >= 0]
+        if called:
+            return called[0]
+    return inside if inside >= 0 else None
+
+
+def _extract(reading: Reading, number: int) -> Iterator[types.CodeAction]:
+    one = reading.index.computation(number)
+    path = local_path(reading.uri)
+    if path is None or one.is_entry or not one.name:
+        return
+    module, found = parse_module(reading.text)
+    if module is None or any(each.severity == "error" for each in found):
+        return
+    try:
+        text = print_module(extract_computation(module, one.name))
+    except HloscopeError:
+        return
+    stem = os.path.basename(path).removesuffix(".txt").removesuffix(".hlo")
+    uri = Path(os.path.join(os.path.dirname(path), f"{stem}.{one.name}.hlo")).as_uri()
+    start = types.Range(types.Position(0, 0), types.Position(0, 0))
+    yield types.CodeAction(
+        f"Extract %{one.name} to a module of its own",
+        kind=types.CodeActionKind.RefactorExtract,
+        edit=types.WorkspaceEdit(
+            document_changes=[
+                types.CreateFile(uri, options=types.CreateFileOptions(ignore_if_exists=True)),
+                types.TextDocumentEdit(
+                    types.OptionalVersionedTextDocumentIdentifier(uri), [types.TextEdit(start, text)]
+                ),
+            ]
+        ),
+    )
+
+
+def _remove_dead(reading: Reading) -> Iterator[types.CodeAction]:
+    index = reading.index
+    dead = [i for i, _, _ in ADVICE[0].find(index)]
+    if not dead:
+        return
+    edits: list[types.TextEdit] = []
+    for i in dead:
+        start = reading.text.rfind("\n", 0, index.span(i)[0]) + 1
+        end = reading.text.find("\n", index.span(i)[1])
+        if reading.text[start : index.span(i)[0]].strip() == "" and end >= 0:
+            edits.append(types.TextEdit(reading.range(start, end + 1), ""))
+    if edits:
+        yield types.CodeAction(
+            f"Remove {len(edits)} instruction{'s'[: len(edits) != 1]} that nothing uses",
+            kind=types.CodeActionKind.QuickFix,
+            edit=types.WorkspaceEdit(changes={reading.uri: edits}),
+        )
+
+
+FEATURE = Feature(
+    types.TEXT_DOCUMENT_CODE_ACTION,
+    actions,
+    heavy=True,
+    options=types.CodeActionOptions(
+        code_action_kinds=[types.CodeActionKind.QuickFix, types.CodeActionKind.RefactorExtract]
+    ),
+)

@@ -1,0 +1,160 @@
+"""Completion: what may stand at the cursor of an instruction that is being typed.
+
+After ``=`` and a shape: opcodes with a snippet of their operands and required attributes. Between the parentheses:
+instructions defined above in the same computation, those of a shape that fits first. After them: attributes that the
+opcode takes and has not yet. After ``to_apply=`` and its like: computations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lsprotocol import types
+
+from hloscope.core.hlo.attributes import ATTRIBUTES, CALLED
+from hloscope.core.hlo.opcodes import OPCODES
+from hloscope.core.text.module_index import ModuleIndex
+from hloscope.core.text.opcode_syntax import syntax_of
+from hloscope.lsp.documents import Reading
+from hloscope.lsp.features.feature import Feature
+
+MOST = 400
+"""Items of one answer; a longer list is marked incomplete, so that the client asks again as the word grows."""
+_LINE_CHARACTERS = 100_000
+_STARTED = re.compile(r"^\s*(?:ROOT\s+)?%?[\w.\-]+\s*=\s*(?P<rest>.*)$", re.S)
+_SHAPED = re.compile(
+    r"^(?:\([^()]*(?:\([^()]*\)[^()]*)*\)|[a-z][a-z0-9]*(?:\[[^\]]*\])?(?:\{[^}]*\})?)\s+(?P<rest>.*)$", re.S
+)
+_CALL = re.compile(r"^(?P<opcode>[a-z][\w\-]*)\((?P<inside>.*)$", re.S)
+_VALUE = re.compile(r"(?P<key>[a-z][\w\-]*)=\{?(?:%?[\w.\-]*,\s*)*(?P<word>%?[\w.\-]*)$")
+_WORD = re.compile(r"[%\w.\-]*$")
+
+
+def completion(reading: Reading, params: types.CompletionParams) -> types.CompletionList | None:
+    """The items for the place under the cursor; None where nothing is known to fit."""
+    offset = reading.offset(params.position)
+    start = reading.text.rfind("\n", max(0, offset - _LINE_CHARACTERS), offset) + 1
+    line = reading.text[start:offset]
+    begun = _STARTED.match(line)
+    if begun is None:
+        return None
+    word = _WORD.search(line)
+    first = offset - (len(word[0]) if word is not None else 0)
+    items: list[types.CompletionItem] = []
+    for number, item in enumerate(_items(reading.index, begun["rest"], start)):
+        if number >= MOST:
+            return types.CompletionList(is_incomplete=True, items=items)
+        text = item.insert_text or item.label
+        item.text_edit = types.TextEdit(reading.range(first, offset), text)
+        item.sort_text = f"{number:05d}"
+        items.append(item)
+    return types.CompletionList(is_incomplete=False, items=items) if items else None
+
+
+def _items(index: ModuleIndex, rest: str, start: int) -> Iterator[types.CompletionItem]:
+    shaped = _SHAPED.match(rest)
+    if shaped is None:
+        return
+    call = _CALL.match(shaped["rest"])
+    if call is None:
+        if re.fullmatch(r"[\w\-]*", shaped["rest"]):
+            yield from _opcodes()
+        return
+    inside = call["inside"]
+    close = _closing(inside)
+    shape = rest[: len(rest) - len(shaped["rest"])].strip()
+    if close is None:
+        if re.search(r"(?:^|,)\s*(?:[^,()]*\s)?%?[\w.\-]*$", inside):
+            yield from _operands(index, start, shape)
+        return
+    attributes = inside[close + 1 :]
+    value = _VALUE.search(attributes)
+    if value is not None and value["key"] in CALLED:
+        yield from _computations(index, start)
+    elif value is None or not attributes.rstrip().endswith(value[0]):
+        yield from _attributes(call["opcode"], attributes)
+
+
+def _closing(inside: str) -> int | None:
+    """Where the parenthesis of the operands closes; None while it is open."""
+    depth = 1
+    for at, letter in enumerate(inside):
+        depth += (letter in "({") - (letter in ")}")
+        if depth == 0:
+            return at
+    return None
+
+
+def _opcodes() -> Iterator[types.CompletionItem]:
+    for name, known in OPCODES.items():
+        slots = [f"${{{number + 1}:operand}}" for number in range(known.arity if known.arity is not None else 1)]
+        needed = [f"{key}=${{{len(slots) + 1 + at}}}" for at, key in enumerate(_required(name))]
+        snippet = f"{name}({', '.join(slots)})" + "".join(f", {one}" for one in needed)
+        yield types.CompletionItem(
+            name,
+            kind=types.CompletionItemKind.Function,
+            detail=known.meaning,
+            insert_text=snippet,
+            insert_text_format=types.InsertTextFormat.Snippet,
+        )
+
+
+def _operands(index: ModuleIndex, start: int, shape: str) -> Iterator[types.CompletionItem]:
+    """Instructions above the line in its computation: the same shape first, then the nearest."""
+    home = index.computation_at(max(0, start - 1))
+    if home is None:
+        return
+    one = index.computation(home)
+    above = [i for i in range(one.begin, one.end) if index.span(i)[0] < start]
+    fitting = [i for i in reversed(above) if _bare(index.shape_text(i)) == _bare(shape)]
+    others = [i for i in reversed(above) if _bare(index.shape_text(i)) != _bare(shape)]
+    for i in (*fitting, *others):
+        yield types.CompletionItem(
+            f"%{index.name(i)}",
+            kind=types.CompletionItemKind.Variable,
+            detail=f"{index.opcode(i)} {index.shape_text(i)}",
+        )
+
+
+def _attributes(opcode: str, written: str) -> Iterator[types.CompletionItem]:
+    had = set(re.findall(r"([a-z][\w\-]*)=", written))
+    syntax = syntax_of(opcode)
+    needed = syntax.required
+    comma = "" if re.search(r",\s*[\w\-]*$", written) else ", "
+    for key in sorted(syntax.rank, key=lambda key: (key not in needed, syntax.rank[key])):
+        if key in had or key in syntax.forgotten or not syntax.allows(key):
+            continue
+        known = ATTRIBUTES.get(key)
+        meaning = known.meaning if known is not None else "calls a computation" if key in CALLED else ""
+        yield types.CompletionItem(
+            key,
+            kind=types.CompletionItemKind.Property,
+            detail=("required. " if key in needed else "") + meaning,
+            insert_text=f"{comma}{key}=",
+        )
+
+
+def _required(opcode: str) -> list[str]:
+    syntax = syntax_of(opcode)
+    return sorted(syntax.required, key=syntax.rank.__getitem__)
+
+
+def _computations(index: ModuleIndex, start: int) -> Iterator[types.CompletionItem]:
+    for one in index.computations:
+        if one.name and one.span[0] < start and not one.is_entry:
+            root = f" -> {index.shape_text(one.root)}" if one.root >= 0 else ""
+            yield types.CompletionItem(
+                f"%{one.name}", kind=types.CompletionItemKind.Function, detail=f"{len(one)} instructions{root}"
+            )
+
+
+def _bare(shape: str) -> str:
+    return re.sub(r"\{[^}]*\}", "", shape).strip()
+
+
+FEATURE = Feature(
+    types.TEXT_DOCUMENT_COMPLETION,
+    completion,
+    options=types.CompletionOptions(trigger_characters=["%", "(", ",", "="]),
+)

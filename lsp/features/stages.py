@@ -1,0 +1,104 @@
+"""Across passes: the same instruction in the stages of a dump before and after the one that is open."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote, urlsplit
+
+from lsprotocol import types
+
+from hloscope.core.dumps.directory import open_dump
+from hloscope.core.dumps.filenames import FileKind, parse_name
+from hloscope.core.errors import HloscopeError
+from hloscope.core.views.run import find_definition
+
+if TYPE_CHECKING:
+    from hloscope.core.dumps.directory import Module
+
+Which = Literal["previous", "next", "first", "last"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceInDump:
+    """Where an open file stands in its dump."""
+
+    number: int
+    """1-based, among the stages."""
+    count: int
+    pass_name: str
+
+
+def local_path(uri: str) -> str | None:
+    """The file behind an address; None for one that is on no disk."""
+    parts = urlsplit(uri)
+    return unquote(parts.path) if parts.scheme == "file" else None
+
+
+def place_in_dump(uri: str) -> PlaceInDump | None:
+    """The place of a stage's file among its module's stages; None for other files."""
+    found = _module_of(uri)
+    if found is None:
+        return None
+    module, number = found
+    stage = module.stages[number]
+    return PlaceInDump(number + 1, len(module.stages), stage.pass_name)
+
+
+def _module_of(uri: str) -> tuple[Module, int] | None:
+    path = local_path(uri)
+    if path is None or not os.path.isfile(path):
+        return None
+    folder, name = os.path.split(path)
+    if parse_name(name).kind is not FileKind.STAGE:
+        return None
+    try:
+        with open_dump(folder) as dump:
+            for module in dump.modules:
+                for stage in module.stages:
+                    if stage.path == name:
+                        return module, stage.index
+    except HloscopeError:
+        return None
+    return None
+
+
+def in_stage(uri: str, name: str, which: Which) -> types.Location | None:
+    """The instruction of that name in another stage of the dump; without a name the stage's first line.
+
+    ``previous`` and ``next`` go to the nearest stage that has it, ``first`` and ``last`` to the ends of its life. None
+    where no other stage has it or the file is in no dump.
+    """
+    found = _module_of(uri)
+    path = local_path(uri)
+    if found is None or path is None:
+        return None
+    module, here = found
+    order = {
+        "previous": range(here - 1, -1, -1),
+        "next": range(here + 1, len(module.stages)),
+        "first": range(0, here),
+        "last": range(len(module.stages) - 1, here, -1),
+    }[which]
+    for number in order:
+        stage = module.stages[number]
+        if not stage.has_text:
+            continue
+        file = os.path.join(os.path.dirname(path), stage.path)
+        if not name:
+            return _location(file, 0)
+        try:
+            with open(file, "rb") as opened:
+                place = find_definition(opened.read(), name, number)
+        except OSError:
+            continue
+        if place is not None:
+            return _location(file, place.line)
+    return None
+
+
+def _location(file: str, line: int) -> types.Location:
+    start = types.Position(line, 0)
+    return types.Location(Path(os.path.abspath(file)).as_uri(), types.Range(start, start))

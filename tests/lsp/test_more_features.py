@@ -1,0 +1,226 @@
+"""Completion, hints, lenses, hierarchies, actions, formatting, jumps across passes: end to end on a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.lsp.conftest import Process
+
+from hloscope.core.text import load_module
+
+URI = "file:///more.hlo"
+TEXT = """HloModule more
+
+%sum (p: f32[], q: f32[]) -> f32[] {
+  %p = f32[] parameter(0)
+  %q = f32[] parameter(1)
+  ROOT %s = f32[] add(%p, %q)
+}
+
+ENTRY %main (x: f32[64,64], y: bf16[64,4096]) -> f32[64] {
+  %x = f32[64,64]{1,0} parameter(0)
+  %y = bf16[64,4096]{1,0} parameter(1)
+  %dead = f32[64,64]{1,0} negate(%x)
+  %turned = f32[64,64]{0,1} copy(%x)
+  %low = bf16[64,64]{0,1} convert(%turned)
+  %back = f32[64,64]{0,1} convert(%low)
+  %zero = f32[] constant(0)
+  ROOT %r = f32[64]{0} reduce(%back, %zero), dimensions={1}, to_apply=%sum
+}
+"""
+LINES = TEXT.split("\n")
+
+
+@pytest.fixture(scope="module")
+def advised() -> Iterator[Any]:
+    process = Process()
+    process.client.initialize(advice=True)
+    process.client.open(URI, TEXT)
+    yield process.client
+    process.client.request("shutdown")
+    process.client.notify("exit")
+    assert process.wait() == 0
+    assert process.log == ""
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(LINES) if text in line)
+
+
+def document(uri: str = URI) -> dict[str, str]:
+    return {"uri": uri}
+
+
+def whole() -> dict[str, Any]:
+    return {"start": {"line": 0, "character": 0}, "end": {"line": len(LINES), "character": 0}}
+
+
+def test_advice_is_given_where_nothing_is_wrong(advised: Any) -> None:
+    found = advised.diagnostics(URI, 1)
+    assert {(one["code"], one["range"]["start"]["line"]) for one in found} == {
+        ("dead-instruction", line_of("%dead")),
+        ("layout-copy", line_of("%turned = ")),
+        ("convert-round-trip", line_of("%back = ")),
+    }
+    assert all(one["severity"] >= 3 for one in found)
+    copy = next(one for one in found if one["code"] == "layout-copy")
+    assert "16,384 bytes from {1,0} to {0,1}" in copy["message"]
+    assert copy["relatedInformation"][0]["location"]["range"]["start"]["line"] == line_of("%x = ")
+
+
+def test_the_verifier_s_findings_are_errors_at_the_instruction(advised: Any) -> None:
+    uri = "file:///wrong.hlo"
+    advised.open(uri, TEXT.replace("f32[64,64]{1,0} negate(%x)", "f32[32,64]{1,0} negate(%x)"))
+    errors = {one["code"]: one for one in advised.diagnostics(uri, 1) if one["severity"] == 1}
+    assert {"shape-mismatch"} <= set(errors)
+    assert all(one["range"]["start"] == {"line": line_of("%dead"), "character": 3} for one in errors.values())
+    assert "f32[64,64]" in errors["shape-mismatch"]["message"]
+
+
+def complete(client: Any, typed: str) -> list[dict[str, Any]]:
+    uri = f"file:///typed{abs(hash(typed))}.hlo"
+    lines = [*LINES[: line_of("ROOT %r")], typed, *LINES[line_of("ROOT %r") :]]
+    client.open(uri, "\n".join(lines))
+    answer = client.at("completion", uri, line_of("ROOT %r"), len(typed))
+    return answer["items"] if answer is not None else []
+
+
+def test_completion_knows_opcodes_operands_attributes_and_computations(advised: Any) -> None:
+    opcodes = {one["label"]: one for one in complete(advised, "  %new = f32[64]{0} red")}
+    assert (
+        opcodes["reduce"]["textEdit"]["newText"].endswith("dimensions=$2, to_apply=$3")
+        or "to_apply=" in (opcodes["reduce"]["textEdit"]["newText"])
+    )
+    assert opcodes["dot"]["detail"]
+    operands = [one["label"] for one in complete(advised, "  %new = f32[64,64]{1,0} add(%x, %")]
+    assert operands[0] == "%back" and set(operands[:4]) == {"%back", "%turned", "%dead", "%x"}, "fitting shapes first"
+    assert "%low" in operands[4:] and "%p" not in operands, "only what is in scope"
+    attributes = [one["label"] for one in complete(advised, "  %new = f32[64]{0} reduce(%x, %zero), dimensions={1}, ")]
+    assert attributes[0] == "to_apply" and "dimensions" not in attributes and "metadata" in attributes
+    assert "direction" not in attributes
+    called = [one["label"] for one in complete(advised, "  %new = f32[64]{0} reduce(%x, %zero), to_apply=%")]
+    assert called == ["%sum"]
+    assert complete(advised, "  %new = ") == []
+
+
+def test_inlay_hints_show_operand_shapes(advised: Any) -> None:
+    found = advised.request("textDocument/inlayHint", {"textDocument": document(), "range": whole()})
+    line = line_of("ROOT %r")
+    hints = [one for one in found if one["position"]["line"] == line]
+    assert [one["label"].strip() for one in hints] == ["f32[64,64]{0,1}", "f32[]"]
+    assert hints[0]["position"]["character"] == LINES[line].index("%back")
+
+
+def test_lenses_count_callers(advised: Any) -> None:
+    found = advised.request("textDocument/codeLens", {"textDocument": document()})
+    assert [one["command"]["title"] for one in found] == ["1 caller · 3 instructions", "entry · 8 instructions"]
+
+
+def test_the_call_hierarchy_goes_both_ways(advised: Any) -> None:
+    (item,) = advised.at("prepareCallHierarchy", URI, line_of("%sum (p"), 2)
+    assert item["name"] == "sum"
+    (caller,) = advised.request("callHierarchy/incomingCalls", {"item": item})
+    assert caller["from"]["name"] == "main"
+    assert caller["fromRanges"][0]["start"]["line"] == line_of("ROOT %r")
+    (callee,) = advised.request("callHierarchy/outgoingCalls", {"item": caller["from"]})
+    assert callee["to"]["name"] == "sum"
+    assert advised.request("callHierarchy/outgoingCalls", {"item": item}) == []
+
+
+def test_selection_grows_from_the_word_to_everything(advised: Any) -> None:
+    line = line_of("ROOT %r")
+    position = {"line": line, "character": LINES[line].index("%back") + 2}
+    (found,) = advised.request("textDocument/selectionRange", {"textDocument": document(), "positions": [position]})
+    lines = []
+    while found is not None:
+        lines.append((found["range"]["start"]["line"], found["range"]["end"]["line"]))
+        found = found.get("parent")
+    assert lines == [(line, line), (line, line), (line_of("ENTRY"), line + 1), (0, len(LINES) - 1)]
+
+
+def test_a_name_is_edited_everywhere_at_once(advised: Any) -> None:
+    line = line_of("%turned = ")
+    found = advised.at("linkedEditingRange", URI, line, 4)
+    assert sorted(one["start"]["line"] for one in found["ranges"]) == [line, line_of("%low = ")]
+    assert advised.at("linkedEditingRange", URI, 0, 0) is None
+
+
+def test_formatting_gives_the_printer_s_text_and_leaves_errors_alone(advised: Any) -> None:
+    uri = "file:///ugly.hlo"
+    advised.open(uri, TEXT.replace("  %zero = f32[] constant(0)", "       zero=f32[]   constant( 0 )"))
+    options = {"tabSize": 2, "insertSpaces": True}
+    (edit,) = advised.request("textDocument/formatting", {"textDocument": document(uri), "options": options})
+    assert "  %zero = f32[] constant(0)\n" in edit["newText"]
+    assert load_module(edit["newText"]).instruction_count == load_module(TEXT).instruction_count
+    broken = "file:///broken.hlo"
+    advised.open(broken, TEXT.replace("negate(%x)", "negate(%x"))
+    with pytest.raises(Exception, match="errors"):
+        advised.request("textDocument/formatting", {"textDocument": document(broken), "options": options})
+
+
+def actions(client: Any, uri: str, line: int, character: int) -> dict[str, dict[str, Any]]:
+    position = {"line": line, "character": character}
+    params = {
+        "textDocument": document(uri),
+        "range": {"start": position, "end": position},
+        "context": {"diagnostics": []},
+    }
+    return {one["title"]: one for one in client.request("textDocument/codeAction", params)}
+
+
+def test_dead_code_is_removed_and_a_computation_extracted(advised: Any, tmp_path: Path) -> None:
+    found = actions(advised, URI, line_of("ROOT %r"), 8)
+    (edit,) = found["Remove 1 instruction that nothing uses"]["edit"]["changes"][URI]
+    assert (edit["range"]["start"]["line"], edit["newText"]) == (line_of("%dead"), "")
+    changes = found["Extract %sum to a module of its own"]["edit"]["documentChanges"]
+    assert changes[0]["uri"].endswith("more.sum.hlo")
+    module = load_module(changes[1]["edits"][0]["newText"])
+    assert (module.entry.name, module.instruction_count) == ("sum", 3)
+
+
+def test_the_same_instruction_is_found_in_other_stages(advised: Any, tmp_path: Path) -> None:
+    stem = "module_0001.jit_f"
+    texts = {
+        f"{stem}.before_optimizations.txt": TEXT.replace("%back", "%other"),
+        f"{stem}.0001.pipe.after_algsimp.before_dce.txt": TEXT,
+        f"{stem}.0002.pipe.after_dce.before_cse.txt": TEXT.replace("%dead = ", "%gone = "),
+        f"{stem}.cpu_after_optimizations.txt": TEXT,
+    }
+    files = []
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        files.append((tmp_path / name).as_uri())
+    advised.open(files[1], TEXT)
+
+    def go(command: str, name: str) -> tuple[str, int] | None:
+        params = {"command": f"hloscope.{command}", "arguments": [files[1], name, 0]}
+        found = advised.request("workspace/executeCommand", params)
+        return None if found is None else (found["uri"], found["range"]["start"]["line"])
+
+    assert go("nextStage", "back") == (files[2], line_of("%back = "))
+    assert go("nextStage", "dead") == (files[3], line_of("%dead = "))
+    assert go("previousStage", "back") is None
+    assert go("firstStage", "turned") == (files[0], line_of("%turned = "))
+    assert go("lastStage", "back") == (files[3], line_of("%back = "))
+    assert go("nextStage", "") == (files[2], 0)
+    titles = [
+        one["command"]["title"]
+        for one in advised.request("textDocument/codeLens", {"textDocument": document(files[1])})
+    ]
+    assert titles[:3] == ["stage 2 of 4 after algsimp", "◀ previous", "next ▶"]
+
+
+def test_links_lead_to_files_that_exist(advised: Any, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("x = 1\n")
+    uri = "file:///linked.hlo"
+    text = TEXT.replace("negate(%x)", f'negate(%x), metadata={{source_file="{script}" source_line=7}}').replace(
+        "copy(%x)", 'copy(%x), metadata={source_file="/nowhere/else.py" source_line=1}'
+    )
+    advised.open(uri, text)
+    (link,) = advised.request("textDocument/documentLink", {"textDocument": document(uri)})
+    assert link["target"] == f"{script.as_uri()}#L7"
+    assert link["range"]["start"]["line"] == line_of("%dead")

@@ -18,6 +18,7 @@ from hloscope.core.analysis.heap_simulator import simulate
 from hloscope.core.analysis.live_range import HloLiveRange
 from hloscope.core.errors import UsageError
 from hloscope.core.ledger.events import ScheduleChosen
+from hloscope.core.schedule.async_placement import place_asynchronous
 from hloscope.core.schedule.schedulers import SCHEDULERS, schedule_computations
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class HloMemoryScheduler:
         if algorithm != "best" and algorithm not in SCHEDULERS:
             raise UsageError(f"no scheduler {algorithm!r}", hint=f"there are {', '.join(SCHEDULERS)} and best")
         analysis = AliasAnalysis(module, AliasInfo() if on_cpu else GpuAliasInfo())
-        order, peaks = choose_schedule(analysis, algorithm)
+        order, peaks = choose_schedule(analysis, algorithm, place_async=not on_cpu)
         if ctx.ledger.enabled:
             chosen = min(peaks, key=lambda one: (peaks[one], list(peaks).index(one)))
             ctx.ledger.emit(
@@ -65,11 +66,21 @@ class HloMemoryScheduler:
         return True
 
 
-def choose_schedule(analysis: AliasAnalysis, algorithm: str) -> tuple[Sequences, Mapping[str, int]]:
-    """The order that an algorithm (or the best of several) gives, and the simulated peak of each that was tried."""
+def choose_schedule(
+    analysis: AliasAnalysis, algorithm: str, *, place_async: bool = False
+) -> tuple[Sequences, Mapping[str, int]]:
+    """The order that an algorithm (or the best of several) gives, and the simulated peak of each that was tried.
+
+    `place_async` moves asynchronous operations, as XLA:GPU does.
+    """
     computations = [one for one in analysis.module.post_order() if not analysis.dataflow.is_fused(one)]
     names = _CHOICES if algorithm == "best" else (algorithm,)
     orders = {name: schedule_computations(computations, analysis, SCHEDULERS[name]) for name in names}
+    if place_async:
+        orders = {
+            name: {computation: place_asynchronous(order) for computation, order in found.items()}
+            for name, found in orders.items()
+        }
     peaks = {name: schedule_peak(analysis, order) for name, order in orders.items()}
     best = min(names, key=lambda name: (peaks[name], names.index(name)))
     return orders[best], peaks

@@ -1,7 +1,7 @@
 """Asynchronous operations in a memory schedule: starts as early, dones as late as the order around them allows.
 
-XLA:GPU does this to every order before it compares peaks.
-Source: ``openxla/xla:xla/service/gpu/gpu_hlo_schedule.cc`` (``PostProcessSchedule``, ``PostprocessorToScheduleAsEarlyOrLateAsPossible``, ``PostprocessorToScheduleSyncCollectives``).
+XLA:GPU does this to every order before it compares peaks. Source:
+``openxla/xla:xla/service/gpu/gpu_hlo_schedule.cc#PostProcessSchedule``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from hloscope.core.analysis.dataflow import branches
+from hloscope.core.analysis.dataflow import ASYNC, branches
 from hloscope.core.buffers.in_place_reads import misplaced_read
 from hloscope.core.hlo.attributes import braced, split_top
 from hloscope.core.hlo.verifier.module_rules import entry_aliases
@@ -311,7 +311,9 @@ class _Finder:
                 )
 
 
-_PASSING = frozenset(("tuple", "get-tuple-element", "while", "conditional", "call", "bitcast", "opt-barrier"))
+_PASSING = frozenset(
+    ("tuple", "get-tuple-element", "while", "conditional", "call", "bitcast", "opt-barrier", *ASYNC)
+)  # fmt: skip
 """Readers that only pass a value on; what they pass it to is looked at by itself."""
 
 

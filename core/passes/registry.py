@@ -138,6 +138,8 @@ reduce-window-resizer passes.expand.windows:ReduceWindowResizer
     windows over vectors as windows over matrices
 reduce-window-rewriter passes.expand.windows:ReduceWindowRewriter
     long scans in two levels
+reshape-decomposer layout.reshape_decomposer:ReshapeDecomposer
+    reshapes as bitcasts, with copies where bytes must move
 reshape-mover passes.reshape_mover:ReshapeMover
     moves reshapes and transposes below elementwise operations
 result_caster passes.expand.contractions:ResultCaster

@@ -491,27 +491,30 @@ def _bytes(shape: Shape) -> int | None:
 
 
 # ---------------------------------------------------------------- the chain of one instruction
-MAX_CHAIN_BYTES = 8 << 20
+MAX_CHAIN_BYTES = 2 << 20
 """Text of a stage up to which the pass is replayed for the chain of one instruction."""
 
 
 def layout_chain(run: Run, *names: str) -> LayoutChain | None:
     """Where the layouts at an instruction come from, as layout assignment found them; `names` are those it had.
 
-    None where the run does not show the pass (and is no single module before it), where its target is not known, where
-    the module is so large that only ``hloscope copies`` replays it, or where the pass did not see the instruction.
+    None where the run does not show the pass (and is no single module before it), where its target is not known, or
+    where the pass did not see the instruction; empty, with a note, for a module so large that it would take long.
     """
     names = tuple(name.removeprefix("%") for name in names)
     compile_ = RunCompile(run)
     try:
         around = stages_around(compile_, PASS)
     except DumpError:
-        small = len(run.stage_bytes(0)) <= MAX_CHAIN_BYTES
-        return _own_chain(run, names) if len(run) == 1 and small else None
+        if len(run) != 1 or run.definition(0, names[0]) is None:
+            return None
+        return _own_chain(run, names) if len(run.stage_bytes(0)) <= MAX_CHAIN_BYTES else _too_large(names[0])
     for pair in reversed(around):
         found = next((place for name in names if (place := run.definition(pair.after.index, name)) is not None), None)
-        if found is None or len(run.stage_bytes(pair.before.index)) > MAX_CHAIN_BYTES:
+        if found is None:
             continue
+        if len(run.stage_bytes(pair.before.index)) > MAX_CHAIN_BYTES:
+            return _too_large(found.name)
         try:
             one = run.layout_replay(pair)
         except (HloscopeError, InternalError):
@@ -527,6 +530,11 @@ def layout_chain(run: Run, *names: str) -> LayoutChain | None:
             notes = (*notes, f"the compiler itself chose {show_shape(real)}, so this chain is not the real one")
         return replace(chain, name=found.name, notes=notes)
     return None
+
+
+def _too_large(name: str) -> LayoutChain:
+    note = "layout assignment is not replayed here for a module of this size; hloscope copies does it"
+    return LayoutChain(name, "", (), (), (note,))
 
 
 def _own_chain(run: Run, names: tuple[str, ...]) -> LayoutChain | None:

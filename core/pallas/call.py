@@ -166,6 +166,8 @@ class PallasCall:
     compiler: Mapping[str, Any]
     """Fields of the compiler parameters."""
     mesh: str | None = None
+    grid_names: tuple[str, ...] = ()
+    """Names of the grid's dimensions, where the user gave some: ``lax.axis_index`` finds them."""
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -270,6 +272,7 @@ def decode_call(decoder: Decoder, number: int, data: Mapping[str, Any]) -> Palla
         backend=compiler["backend"],
         compiler={key: decoder.plain(value) for key, value in compiler["fields"].items()},
         mesh=data["mesh"],
+        grid_names=tuple(data["grid_names"] or ()),
     )
 
 

@@ -22,7 +22,7 @@ from hloscope.core.pallas.jaxpr import Array, Atom, Equation, Indexer, Jaxpr, Li
 MOST_STEPS = 4_000_000
 """Largest grid that is walked step by step."""
 
-INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat"})
+INLINED = frozenset("jit pjit closed_call core_call custom_jvp_call custom_vjp_call remat remat2 checkpoint".split())
 """Primitives that only call a function."""
 ELEMENTWISE = frozenset(
     "neg sin cos tan exp exp2 log sqrt rsqrt abs sign floor ceil round square integer_pow not population_count clz "

@@ -36,7 +36,7 @@ def tiled_bytes(shape: Sequence[int], dtype: str) -> int:
     """Bytes of an array in a TPU's vector memory, tiles padded."""
     bits = itemsize_bits(dtype) if dtype != "bool" else 32
     packing = max(1, 32 // bits)
-    dims = [1, *shape] if len(shape) < 2 else list(shape)
+    dims = [1] * max(0, 2 - len(shape)) + list(shape)
     rows = SUBLANES * packing
     tiles = math.prod(dims[:-2]) * -(-dims[-2] // rows) * -(-dims[-1] // LANES)
     return tiles * rows * LANES * bits // 8

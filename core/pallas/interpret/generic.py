@@ -52,6 +52,7 @@ def run_call(call: PallasCall, operands: Sequence[Any], machine: Machine | None 
     scratch = [machine.allocate("scratch", aval) for aval in call.scratch]
     scalars = [scalar_ref(call, number, value) for number, value in enumerate(prefetch)]
     machine.bounds = tuple(bound for d, bound in enumerate(grid) if d not in call.vmapped)
+    machine.axis_names = call.grid_names
     with np.errstate(all="ignore"):
         for point in itertools.product(*map(range, grid)):
             machine.point = tuple(i for d, i in enumerate(point) if d not in call.vmapped)
@@ -115,7 +116,7 @@ def _block(machine: Machine, operand: Operand, array: Array, point: Sequence[int
     ):
         start = clamped(index * dim.size if dim.kind == "blocked" else index, dim.size, extent)
         key.append(slice(start, start + dim.size) if dim.in_ref else start)
-    view = array[tuple(key)] if key else array
+    view = array[(*key, ...)]
     return Ref(Buffer(operand.name, operand.ref, view, operand.space))
 
 

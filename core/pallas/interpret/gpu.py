@@ -76,6 +76,7 @@ class GpuMachine(Machine):
             raise UnsupportedError("scalar prefetch is a TPU's: the GPU backends do not have it")
         self.grid = concrete_grid(call, [int(one) for one in operands[: slots.dynamic]])
         self.bounds = tuple(bound for d, bound in enumerate(self.grid) if d not in call.vmapped)
+        self.axis_names = call.grid_names
         self.points = list(itertools.product(*map(range, self.grid)))
         windows = [
             [window(operand.dims, block_index(self, operand, point, ())) for point in self.points]

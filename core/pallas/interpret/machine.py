@@ -59,6 +59,8 @@ class Machine:
         """Grid indices of the running step, without those that ``vmap`` added."""
         self.bounds: tuple[int, ...] = ()
         """Grid bounds that ``num_programs`` gives."""
+        self.axis_names: tuple[str, ...] = ()
+        """Names of the same dimensions, where the call has some."""
         self.place: Span | None = None
         """Where the equation being run is in the user's code."""
         self._plans: dict[int, _Plan] = {}
@@ -126,6 +128,13 @@ class Machine:
             known[variable] = value
         return known
 
+    def axis_index(self, name: Any) -> int:
+        """``lax.axis_index``: a named dimension of the grid, or of a mesh where the machine has one."""
+        wanted = name[0] if isinstance(name, tuple) and len(name) == 1 else name
+        if wanted in self.axis_names:
+            return self.grid_index(self.axis_names.index(str(wanted)))
+        raise UnsupportedError(f"the axis {wanted} is not known to the interpreter")
+
     def grid_index(self, axis: int) -> int:
         """``program_id`` of the running step."""
         return self.point[axis]
@@ -174,6 +183,8 @@ class Machine:
             return [np.int32(self.grid_index(equation.params["axis"]))]
         if name == "num_programs":
             return [np.int32(self.bounds[equation.params["axis"]])]
+        if name == "axis_index":
+            return [np.int32(self.axis_index(equation.params["axis_name"]))]
         method = _METHODS.get(name)
         if method is None and name in INLINED:
             method = Machine.do_call

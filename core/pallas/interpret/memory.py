@@ -56,6 +56,13 @@ class Cut:
 Entry: TypeAlias = "Cut | int | Array"
 
 
+def _numpy_index(entry: Any) -> Any:
+    if not isinstance(entry, Cut):
+        return entry
+    stop = entry.start + (entry.size - 1) * entry.stride + 1 if entry.size else entry.start
+    return slice(entry.start, stop, entry.stride)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
     """A resolved indexer: a cut, a number or an array of numbers for each dimension."""
@@ -64,13 +71,8 @@ class Index:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What numpy indexes with."""
-        return tuple(
-            slice(one.start, one.start + (one.size - 1) * one.stride + 1 if one.size else one.start, one.stride)
-            if isinstance(one, Cut)
-            else one
-            for one in self.entries
-        )
+        """What numpy indexes with; the ellipsis keeps a single element a view."""
+        return (*map(_numpy_index, self.entries), ...)
 
     @property
     def is_basic(self) -> bool:

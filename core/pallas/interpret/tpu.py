@@ -67,6 +67,7 @@ class TpuMachine(PipelinedMachine):
         first = operands[0]
         self.grid = concrete_grid(call, [int(one) for one in first[: slots.dynamic]])
         self.bounds = tuple(bound for d, bound in enumerate(self.grid) if d not in call.vmapped)
+        self.axis_names = call.grid_names
         self.arrays = []
         shares = self._shares(cores)
         for device, given in enumerate(operands):
@@ -275,20 +276,20 @@ class TpuMachine(PipelinedMachine):
         core.place = equation.place or core.place
         name = equation.primitive
         self.selected = id(equation) in self.guarded
-        if name == "axis_index":
-            return [np.int32(self._axis_index(core, equation.params["axis_name"]))]
         if name == "get_barrier_semaphore":
             return [self._barrier(core)]
         return (yield from super().effect(equation, operands))
 
-    def _axis_index(self, core: Core, name: Any) -> int:
-        name = name[0] if isinstance(name, tuple) and len(name) == 1 else name
-        device = max(core.device, 0)
+    def axis_index(self, name: Any) -> int:
+        wanted = self._axis_name(name)
+        if wanted in self.axis_names:
+            return super().axis_index(name)
+        device = max(self.current.device, 0)
         for axis, size in reversed(self.axes):
-            if axis == name:
+            if axis == wanted:
                 return device % size
             device //= size
-        raise UnsupportedError(f"the mesh axis {name} is not known to the interpreter")
+        raise UnsupportedError(f"the mesh axis {wanted} is not known to the interpreter")
 
     def _barrier(self, core: Core) -> Ref:
         key = (max(core.device, 0), core.number)
@@ -337,9 +338,8 @@ class TpuMachine(PipelinedMachine):
     def _device(self, described: Any, operands: Sequence[Any]) -> int:
         """The number of a device: a logical id, mesh coordinates, or a mapping of axis names to coordinates."""
         if isinstance(described, dict):
-            core = self.current
             found = {self._axis_name(key): int(slot_value(one, operands)) for key, one in described.items()}
-            described = tuple(found.get(axis, self._axis_index(core, axis)) for axis, _ in self.axes)
+            described = tuple(found.get(axis, self.axis_index(axis)) for axis, _ in self.axes)
         if isinstance(described, tuple):
             coordinates = [int(slot_value(one, operands)) for one in described]
             number = 0

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     help="The compiler that is searched: ours, or the installed XLA:CPU.",
 )
 @click.option("--command", "user_command", metavar="COMMAND", help="Search the XLA that a program of yours uses.")
+@click.option("--against", metavar="B", help="A second dump of the same program: where they part, and which is wrong.")
 @click.option("--xla-flags", default="", metavar="FLAGS", help="Flags of every probe of the real XLA.")
 @click.option("--passes", metavar="A,B", help="The passes to search, in order, as hloscope opt takes them.")
 @click.option("--pipeline", metavar="cpu/gpu", help="A backend's pipeline instead (cpu where neither is given).")
@@ -60,6 +61,7 @@ def command(
     path: str | None,
     engine: str,
     user_command: str | None,
+    against: str | None,
     xla_flags: str,
     passes: str | None,
     pipeline: str | None,
@@ -108,7 +110,11 @@ def command(
         if len(run) > 1:
             if passes is not None or pipeline is not None or plugin or disable_passes:
                 raise UsageError("--passes, --pipeline, --plugin, --disable-passes are for a single module", path=path)
+            if against is not None:
+                return _search_two(run, against, module, args_path, seed, ending)
             return _search_dump(run, oracle, args_path, seed, ending)
+        if against is not None:
+            raise UsageError("--against needs two dumps", path=path)
         data = run.stage_bytes(0)
         source = run.source
     if engine == "xla":
@@ -226,6 +232,22 @@ def _search_xla(
         return place.line + 1 if place is not None else None
 
     return _finish(answer, source, line, ending)
+
+
+def _search_two(run: Run, against: str, module: str | None, args_path: str | None, seed: int, ending: Ending) -> int:
+    """Two dumps of one program."""
+    from hloscope.bisect.subjects.against import AgainstSearch
+    from hloscope.core.cli.opening import same_module
+    from hloscope.core.runtime import npz
+    from hloscope.core.runtime.verdicts import ReplayOptions
+    from hloscope.core.views.run import load
+
+    with load(against, module if module is not None else same_module(run, against)) as second:
+        say_notes(second.notes)
+        given = npz.read(args_path).inputs if args_path is not None else None
+        options = ReplayOptions(seed=seed, workers=1)
+        answer = AgainstSearch(run, second, given or None, options, _progress(ending.as_json)).run()
+    return _finish(answer, run.source, lambda _: None, ending)
 
 
 def _search_dump(run: Run, oracle: str, args_path: str | None, seed: int, ending: Ending) -> int:

@@ -198,3 +198,14 @@ def test_the_bundle_holds_what_a_maintainer_needs_and_no_names(tmp_path: Path) -
     changed = load_module((bundle / "after.hlo").read_text()).find_instruction("minus")
     assert changed is not None and [one.name for one in changed.operands] == ["bs", "a"]
     assert run(["bisect", str(dump), "--bundle", str(bundle)]) == 2, "a folder that holds something is left alone"
+
+
+def test_of_two_dumps_the_wrong_one_is_named(tmp_path: Path) -> None:
+    good, bad = write_dump(tmp_path / "a", None), write_dump(tmp_path / "b", FAULTS["other opcode"])
+    code, answer = bisect(good, "--against", bad)
+    assert (code, answer["verdict"]) == (1, "wrong-stage")
+    assert [(one["stage"], one["instruction"]) for one in answer["culprits"]] == [(1, "tail")]
+    assert answer["culprits"][0]["file"].startswith(str(bad))
+    assert any(said.startswith("their stages part at algsimp") for said in answer["evidence"])
+    code, answer = bisect(good, "--against", good)
+    assert (code, answer["verdict"]) == (0, "no-difference")

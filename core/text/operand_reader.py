@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 OPCODE = re.compile(rf"{BLANKS}([A-Za-z][\w\-]*){BLANKS}\(", re.S)
 WORD = re.compile(rf"%?([A-Za-z_][\w.\-]*)((?:{BLANKS}#{BLANKS}\d+)*):?", re.S)
+_BODY_END = re.compile(r"\n[ \t]*\}")
 MAX_DEPTH = 900
 """How deep instructions and computations may be written in one another; about where XLA's parser runs out of stack."""
 
@@ -105,7 +106,10 @@ def _is_opcode_nobody_defines(body: BodyReader, word: re.Match[str]) -> bool:
     if name not in OPCODES and name not in ELEMENT_TYPES and async_parts(name) is None:
         return False
     # Defined further down it is a forward reference, which is read (and objected to).
-    return re.compile(rf"[\s%]{re.escape(name)}\s*=").search(body.reading.text, word.end()) is None
+    text = body.reading.text
+    end = _BODY_END.search(text, word.end())
+    stop = end.start() if end is not None else len(text)
+    return re.compile(rf"[\s%]{re.escape(name)}\s*=").search(text, word.end(), stop) is None
 
 
 def _compare(body: BodyReader, name: str, shape: Shape, start: int, end: int) -> None:

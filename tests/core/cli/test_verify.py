@@ -121,7 +121,7 @@ def test_a_finding_of_a_computation_has_its_line(capsys: pytest.CaptureFixture[s
     path.write_text(GOOD.replace("HloModule good", "HloModule good, buffer_donor={ (3, {}) }"))
     code, out, _ = hloscope(capsys, "verify", "--json", path)
     (finding,) = json.loads(out)["rows"][0]["findings"]
-    assert (code, finding["code"], finding["line"]) == (1, "buffer-donor", None)
+    assert (code, finding["code"], finding["line"]) == (1, "buffer-donor", 1)
     path.write_text(
         "HloModule m\n\na {\n  x = f32[] parameter(0)\n  y = f32[] negate(x)\n  ROOT z = f32[] sine(y)\n}\n\n"
         "ENTRY e {\n  p = f32[] parameter(0)\n  s = ((f32[]), f32[], s32[]) async-start(p), calls=a\n"
@@ -148,3 +148,19 @@ def test_an_archive_is_named_with_its_article(capsys: pytest.CaptureFixture[str]
         tar.add(tmp_path / "good.hlo", "good.hlo")
     _, _, err = hloscope(capsys, "verify", archive)
     assert err == f"hloscope: {archive}: a single HLO file is needed, not an archive\n"
+
+
+def test_what_only_the_text_shows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "m.hlo"
+    path.write_text("HloModule m\nENTRY e {\n  p = f32[4] parameter(0)\n  ROOT c = f32[4] copy(f32[5] p)\n}\n")
+    code, out, _ = hloscope(capsys, "verify", path)
+    assert code == 1
+    assert out == f"{path}:4: %p has shape f32[4], not f32[5] [operand-shape]\n"
+
+
+def test_a_fault_of_the_header_has_its_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "m.hlo"
+    text = "// a comment\nHloModule m, buffer_donor={ (7, {}) }\nENTRY e { ROOT p = f32[4] parameter(0) }\n"
+    path.write_text(text)
+    code, out, _ = hloscope(capsys, "verify", path)
+    assert code == 1 and out.startswith(f"{path}:2: donor.param_number")

@@ -340,3 +340,33 @@ def test_tokens_of_any_text_are_in_order_and_apart(text: str) -> None:
             assert at <= start < end <= len(text)
             assert kind in CLASSES
             at = end
+
+
+@pytest.mark.parametrize("value", ['{op_name="abc}', '{op_name="abc', '"abc'])
+def test_an_open_quote_is_an_error_of_its_own_line(value: str) -> None:
+    known = grammar()
+    if known is None:
+        pytest.skip("the grammar's extension is not built")
+    from tree_sitter import Parser
+
+    text = f"ENTRY e {{\n  p = f32[2] parameter(0), metadata={value}\n  ROOT c = f32[2] copy(p)\n}}\n"
+    root = Parser(known.language).parse(text.encode()).root_node
+    assert root.has_error
+    computation = root.children[0]
+    body = computation.child_by_field_name("body")
+    assert body is not None
+    names = [c.child_by_field_name("name") for c in body.children if c.type == "instruction"]
+    assert [n.text for n in names if n is not None] == [b"p", b"c"]
+
+
+def test_a_long_line_is_coloured_where_it_is_looked_at() -> None:
+    values = ", ".join(f"{i}.5" for i in range(60_000))
+    line = f"  c = f32[60000] constant({{{values}}}), metadata={{op_name=\"{'a/b' * 30_000}\"}}\n"
+    assert len(line) > 500_000
+    whole = tokens(line)
+    assert sum(kind == "number" for _, _, kind in whole) == 60_000
+    middle = line.index("30000.5")
+    assert tokens(line, middle, middle + 16) == [(middle, middle + 7, "number"), (middle + 9, middle + 16, "number")]
+    inside = line.index("a/b") + 50_000
+    assert tokens(line, inside, inside + 10) == [(inside, inside + 10, "string")]
+    assert (2, 3, "define") in tokens(line, 0, 30)

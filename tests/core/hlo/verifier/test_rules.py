@@ -10,7 +10,7 @@ import pytest
 from hloscope.core.hlo import HloComputation, HloInstruction, HloModule, Shape
 from hloscope.core.hlo.verifier import RULES, VerifierOptions, options_for, verify
 from hloscope.core.hlo.verifier.findings import Broken
-from hloscope.core.text import load_module
+from hloscope.core.text import load_module, parse_module
 
 TEXT = """HloModule m
 
@@ -232,3 +232,65 @@ def test_the_list_of_codes_is_up_to_date(root: Path) -> None:
     for rule in RULES.values():
         if not rule.code.startswith("shape-of-"):
             assert f"| `{rule.code}` | {rule.meaning} |" in text, rule
+
+
+BOUND_LATER = """HloModule m
+
+first {
+  p = f32[2,3] parameter(0)
+  q = f32[2,3] parameter(1)
+  ROOT r = f32[2,3] add(p, q)
+}
+
+second {
+  p = f32[2,3] parameter(0)
+  q = f32[2,3] parameter(1)
+  ROOT s = f32[2,3] add(p, q)
+}
+
+ENTRY e {
+  a = f32[2,3] parameter(0)
+  s = ((f32[2,3]), (), u32[]) async-start(a), calls=first
+  u = ((f32[2,3], f32[2,3]), f32[2,3], u32[]) async-update(s, a), calls=second
+  ROOT d = f32[2,3] async-done(u), calls=second
+}
+"""
+
+
+def test_a_chain_may_bind_operands_later_and_name_equal_computations() -> None:
+    module = load_module(BOUND_LATER)
+    assert verify(module, VerifierOptions(verify_unique_names=False)) == []
+    other = load_module(BOUND_LATER.replace("ROOT s = f32[2,3] add(p, q)", "ROOT s = f32[2,3] add(q, p)"))
+    found = verify(other, VerifierOptions(verify_unique_names=False))
+    assert {one.code for one in found} == {"async-shape"}
+
+
+def test_a_cycle_is_shown_with_its_instructions_and_line() -> None:
+    text = "HloModule m\nENTRY e {\n p = f32[] parameter(0)\n a = f32[] add(p, b)\n ROOT b = f32[] negate(a)\n}\n"
+    module, _ = parse_module(text)
+    assert module is not None
+    asked: list[tuple[str, str]] = []
+
+    def line_of(computation: str, instruction: str) -> int:
+        asked.append((computation, instruction))
+        return 4
+
+    (found,) = verify(module, line_of=line_of)
+    assert found.code == "cycle" and "%a → %b → %a" in found.message and found.line == 4
+    assert asked == [("e", "a")]
+
+
+def test_aliases_and_donors_are_of_the_header() -> None:
+    module = load_module(
+        "HloModule m, input_output_alias={ {}: (3, {}, may-alias) }, buffer_donor={ (7, {}) }\n"
+        "ENTRY e {\n p = f32[] parameter(0)\n ROOT c = f32[] copy(p)\n}\n"
+    )
+    found = verify(module, line_of=lambda computation, instruction: 1 if not computation else 99)
+    assert [(one.code, one.line) for one in found] == [("alias-config", 1), ("buffer-donor", 1)]
+
+
+def test_one_operand_used_twice_is_one_finding_of_the_schedule() -> None:
+    module = load_module(
+        "HloModule m, is_scheduled=true\nENTRY e {\n ROOT c = f32[] add(p, p)\n p = f32[] parameter(0)\n}\n"
+    )
+    assert [one.code for one in verify(module)] == ["schedule-order"]

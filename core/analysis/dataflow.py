@@ -142,7 +142,8 @@ class DataflowAnalysis:
                 f"computation {computation.name} is called both as control flow and element by element",
                 hint="the flatten-call-graph pass gives every caller its own copy",
             )
-        return "control-flow" in contexts
+        # What a fusion's body calls is closed like the body itself, of which no values are kept.
+        return "control-flow" in contexts and not any(one.parent in self._fused for one in callers)
 
     def _new(self, node: HloInstruction, index: ShapeIndex, *, phi: bool = False) -> HloValue:
         value = HloValue(self._next, node, index, is_phi=phi)
@@ -250,6 +251,8 @@ class DataflowAnalysis:
 
     def _parameter(self, node: HloInstruction) -> bool:
         computation, number = node.parent, node.parameter_number
+        if not self._has_inflow(computation):
+            return False
         inputs: list[ValueSets] = []
         joins = False
         for caller in self._callers.get(computation, ()):

@@ -1,9 +1,10 @@
-"""Time and memory of the columnar index and of stage diffs, against jaxlib's parser in the same run.
+"""Time and memory of the columnar index, of the object graph and of stage diffs, against jaxlib's parser.
 
-    PYTHONPATH=typings python benchmarks/bench_index.py [--sizes 10000,100000,300000] [--corpus DIR] [--repeat 3]
+    PYTHONPATH=typings python benchmarks/bench_index.py [--sizes 10000,100000,1000000] [--corpus DIR] [--repeat 3]
 
 Every row is one process of its own: CPU seconds are the best of the repeats, memory is what the process grew by while
-it made the index. `ratio` is jaxlib's parse time over the index's; above 1 the index is the faster.
+it made the index (`peak_mb`) or the graph (`graph_b`, bytes an instruction). `ratio` and `graph_ratio` are jaxlib's
+parse time over the index's and the graph's; above 1 ours is the faster.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from make_hlo import change_module, make_module
 
 def measure(text: str, repeat: int, with_jaxlib: bool) -> dict[str, float]:
     """One text: index, jaxlib's parse, lazy columns, and a diff against a copy with 1% changed."""
+    from hloscope.core.text import parse_module
     from hloscope.core.text.module_index import ModuleIndex
     from hloscope.core.views.diff import diff_indexes
 
@@ -45,6 +47,13 @@ def measure(text: str, repeat: int, with_jaxlib: bool) -> dict[str, float]:
         parse: Callable[[str], object] = _hlo.hlo_module_from_text  # pyright: ignore
         out["jaxlib_s"] = _best(lambda: parse(text), repeat)
         out["ratio"] = out["jaxlib_s"] / out["index_s"]
+    before = _peak()
+    module, _ = parse_module(text)
+    out["graph_b"] = (_peak() - before) * 2**20 / max(1, index.instruction_count)
+    del module
+    out["graph_s"] = _best(lambda: parse_module(text), repeat)
+    if with_jaxlib:
+        out["graph_ratio"] = out["jaxlib_s"] / out["graph_s"]
     other = ModuleIndex.from_text(change_module(text, 0.01))
     start = time.process_time()
     diff = diff_indexes(index, other)
@@ -73,7 +82,7 @@ def _peak() -> float:
 def main() -> None:
     """Print one row a size and one a corpus file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="10000,100000,300000")
+    parser.add_argument("--sizes", default="10000,100000,1000000")
     parser.add_argument("--corpus", type=Path, help="also the largest HLO files below this directory")
     parser.add_argument("--files", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=3)
@@ -88,8 +97,8 @@ def main() -> None:
     if args.corpus is not None:
         files = (p for p in args.corpus.rglob("*.txt") if p.open(errors="replace").read(9) == "HloModule")
         items += [str(p) for p in sorted(files, key=lambda p: -p.stat().st_size)[: args.files]]
-    keys = ("instructions", "mb", "index_s", "jaxlib_s", "ratio", "bytes", "bytes_all", "lazy_s", "peak_mb", "diff_s",
-            "changes", "same_s")  # fmt: skip
+    keys = ("instructions", "mb", "jaxlib_s", "index_s", "ratio", "bytes", "bytes_all", "lazy_s", "peak_mb", "graph_s",
+            "graph_ratio", "graph_b", "diff_s", "changes", "same_s")  # fmt: skip
     print("  ".join(f"{key:>12}" for key in keys), " input")
     for item in items:
         command = [sys.executable, __file__, "--one", item, "--repeat", str(args.repeat)]

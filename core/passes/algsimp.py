@@ -33,6 +33,7 @@ class AlgebraicSimplifier:
     enable_conv_add_multiply_reorder: bool = False
     enable_fast_math: bool = False
     enable_sink_broadcast: bool = True
+    enable_remove_no_op_reduce_precision: bool = False
     rewrite_reshape_transpose_as_slice_concatenate: bool = True
     very_small_gather_size: int = 4
     rules: tuple[Rule, ...] = ALGSIMP_RULES

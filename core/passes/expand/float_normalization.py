@@ -62,8 +62,11 @@ class _Normalizer:
 
     def run(self, module: HloModule) -> bool:
         changed = False
+        narrow = self._narrow
+        if not any(one.shape.element_type == narrow or one.shape.tuple_shapes for one in module.instructions()):
+            return False
         for computation in module.post_order():
-            if computation.is_fusion:
+            if computation.is_fusion or not any(self._has(one.shape) for one in computation):
                 continue
             for one in computation.post_order():
                 if one.in_computation and self._is_concerned(one):

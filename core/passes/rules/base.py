@@ -50,6 +50,8 @@ class RuleOptions:
     """Floats are treated as real numbers without NaN and infinities."""
     enable_sink_broadcast: bool = True
     """Elementwise operations on broadcasts become broadcasts of operations."""
+    enable_remove_no_op_reduce_precision: bool = False
+    """A rounding to the type's own precision goes."""
     rewrite_reshape_transpose_as_slice_concatenate: bool = True
     """A reshape that moves part of a dimension becomes slices and a concatenation."""
     very_small_gather_size: int = 4

@@ -181,7 +181,18 @@ def sort_trivial(one: HloInstruction, options: RuleOptions) -> Answer:
     return lambda build: build.make("tuple", one.shape, one.operands)
 
 
+@rule("reduce-precision-nothing", "reduce-precision",
+      "rounding to the type's own precision → operand, where asked for")  # fmt: skip
+def reduce_precision_nothing(one: HloInstruction, options: RuleOptions) -> Answer:
+    held = _FLOATS.get(one.shape.element_type)
+    if not options.enable_remove_no_op_reduce_precision or held is None:
+        return None
+    digits, exponent = int(str(one.attr("mantissa_bits") or 0)), int(str(one.attr("exponent_bits") or 0))
+    return one.operand(0) if (digits, exponent) == (held[0] - 1, held[1]) else None
+
+
 RULES: tuple[Rule, ...] = (
     element_of_tuple, constant_splat, constant_iota, convert_same, convert_round_trip, convert_narrow,
-    bitcast_convert_chain, bitcast_convert_concatenate, copy_same_layout, copy_copy, iota_trivial, sort_trivial,
+    reduce_precision_nothing, bitcast_convert_chain, bitcast_convert_concatenate, copy_same_layout, copy_copy,
+    iota_trivial, sort_trivial,
 )  # fmt: skip

@@ -303,6 +303,7 @@ OPTIONS = {
     "sqrt-of-square": ("enable_fast_math",),
     "hoist-transpose": ("enable_hoist_transpose_of_reshape",),
     "transpose-scatter": ("enable_fold_transpose_into_scatter",),
+    "reduce-precision-nothing": ("enable_remove_no_op_reduce_precision",),
     "conditional-on-pred": ("enable_conditional_simplification",),
 }
 """Options that a rule needs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -126,6 +127,7 @@ def _row(run: Run, verdict: StageVerdict, begin: int) -> dict[str, object]:
         "seconds": round(verdict.seconds, 3),
         "reason": verdict.reason,
         "notes": list(verdict.notes),
+        "path": [asdict(step) for step in verdict.path],
         "file": row.file,
     }
 
@@ -201,6 +203,8 @@ def _show_culprit(run: Run, found: Replay, begin: int) -> None:
     print(f"  {verdict.reason}")
     for note in verdict.notes:
         print(f"  {note}")
+    for line in _path_lines(verdict):
+        print(f"  {line}")
     if before < at - 1:
         print(f"  the stages after {earlier} could not be evaluated: the change lies between {earlier} and {index}")
     changes = run.diff(earlier, index)
@@ -214,6 +218,18 @@ def _show_culprit(run: Run, found: Replay, begin: int) -> None:
     if len(lines) > DIFF_LINES:
         print(f"  and {len(lines) - DIFF_LINES} more lines: hloscope diff --from {earlier} --to {index}")
     sys.stdout.flush()
+
+
+def _path_lines(verdict: StageVerdict) -> Iterator[str]:
+    """What fed the worst element, up to where both stages have the same value."""
+    if verdict.path:
+        yield "what fed it, against the first stage:"
+    for step in verdict.path:
+        other = "" if step.other is None else " (the same)" if step.other == step.value else f" against {step.other}"
+        place = ",".join(map(str, step.index))
+        yield f"  %{step.name}[{place}] {step.opcode} = {step.value}{other}"
+        if step.other is not None and step.other == step.value:
+            return
 
 
 def _lines(mark: str, changes: Sequence[InstructionChange]) -> Iterator[tuple[str, str]]:

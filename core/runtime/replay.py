@@ -32,6 +32,7 @@ from hloscope.core.runtime.stage import (
     parameter_shardings,
     run_stage,
 )
+from hloscope.core.runtime.value_path import Step, trace
 from hloscope.core.runtime.verdicts import (
     AGREES,
     DIFFERS,
@@ -125,6 +126,7 @@ class _Work:
         self._elided: dict[int, Mapping[str, Array]] = {}
         self._drawn: dict[int, tuple[str, ...]] = {}
         self._why_not_whole: dict[int, str] = {}
+        self._program: Program | None = None
 
     def run(self, inputs: Sequence[Array] | None) -> Replay:
         first_text = self._stages[0]()
@@ -165,7 +167,22 @@ class _Work:
             if number and verdict.status == REFERENCE:
                 out[-1] = replace(out[-1], status=SAME)
         different = next((v.index for v in out if v.status == DIFFERS), None)
+        if different is not None:
+            out[different] = replace(
+                out[different], path=self._path(first, index_of[digests[different]], out[different])
+            )
         return Replay(tuple(out), different, tuple(dict.fromkeys(self._notes)))
+
+    def _path(self, first: HloModule, number: int, verdict: StageVerdict) -> tuple[Step, ...]:
+        """What fed the worst element."""
+        if self._program is None or verdict.how != "whole" or verdict.output is None or verdict.worst_index is None:
+            return ()
+        module = _loaded(self._stages[number]())
+        if module is None:
+            return ()
+        options = [evaluation(self._options, self._elided[one]) for one in (number, 0)]
+        steps = trace(module, first, self._program, (options[0], options[1]), verdict.output, verdict.worst_index)
+        return tuple(steps)
 
     def _settle(self, order: Sequence[int]) -> None:
         """Every stage has a row in the tables of elided constants, also where the work stopped early."""
@@ -186,6 +203,7 @@ class _Work:
         shapes = tuple(x.shape for x in run.outputs)
         later = [self._stages[number] for number in order[1:]]
         program = replace(program, output_shapes=shapes, output_shardings=tuple(output_shardings(first, later)))
+        self._program = program
         hashed = structural_hash(first)
         key = blake2b(digest_size=16)
         for part in (hashed, _code_digest(), repr(_lasting(self._options)), *map(array_digest, program.inputs)):

@@ -31,6 +31,7 @@ from hloscope.core.runtime.stage import (
     check_outputs,
     run_stage,
 )
+from hloscope.core.runtime.value_path import Step
 from hloscope.core.text import load_module
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class StageVerdict:
     """Time of evaluation; 0 for a verdict from the cache."""
     hash: str = ""
     """Structural hash."""
+    path: tuple[Step, ...] = ()
+    """Of the first stage that differs: the elements that fed the worst one, from it backwards."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +196,12 @@ def check_stage(task: StageTask) -> StageVerdict:
         return StageVerdict(0, NOT_EVALUATED, reason=str(error), how="not-checked")
     hashed = structural_hash(module)
     key = blake2b(digest_size=16)
-    for part in (reference.key, hashed, task.before, *(array_digest(task.values[name]) for name in sorted(task.values))):
+    for part in (
+        reference.key,
+        hashed,
+        task.before,
+        *(array_digest(task.values[name]) for name in sorted(task.values)),
+    ):
         key.update(part.encode())
     file = Path(task.cache) / f"{key.hexdigest()}.json"
     known = _read_verdict(file)
@@ -390,6 +398,7 @@ def _read_verdict(path: Path) -> StageVerdict | None:
     try:
         stored: dict[str, Any] = json.loads(path.read_text("utf-8"))
         stored["notes"] = tuple(stored["notes"])
+        stored["path"] = ()
         stored["worst_index"] = None if stored["worst_index"] is None else tuple(stored["worst_index"])
         return StageVerdict(**stored)
     except (OSError, ValueError, TypeError, KeyError):

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hloscope.core.errors import UnsupportedError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -136,7 +138,7 @@ def has_index(shape: Shape, index: ShapeIndex) -> bool:
 def buffer_bytes(shape: Shape) -> int:
     """Bytes of the buffer for one part of a shape: a tuple is its table of pointers, its elements are not counted.
 
-    Dynamic dimensions add 4 bytes per dimension for their sizes. Raises ValueError for an unbounded dimension.
+    Dynamic dimensions add 4 bytes per dimension for their sizes. Raises UnsupportedError for an unbounded one.
     Source: ``openxla/xla:xla/service/cpu/cpu_executable.cc#ShapeSizeBytes``, ``xla/shape_util.cc#ByteSizeOf``.
     """
     if shape.is_tuple:
@@ -145,4 +147,6 @@ def buffer_bytes(shape: Shape) -> int:
         return POINTER_BYTES
     if shape.element_type == "buffer":
         return buffer_bytes(shape.tuple_shapes[0])
+    if shape.is_unbounded:
+        raise UnsupportedError(f"a value of shape {shape} has no size that is known when compiling")
     return shape.byte_size + (4 * shape.rank if shape.is_dynamic else 0)

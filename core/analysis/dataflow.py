@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.dataflow_phi import PhiGraph
 from hloscope.core.analysis.dataflow_values import HloPosition, HloValue, has_index, sub_shapes
-from hloscope.core.errors import UnsupportedError
+from hloscope.core.errors import UnsupportedError, VerifyError
 from hloscope.core.text.async_sugar import async_start_of, wrapped_computation
 
 if TYPE_CHECKING:
@@ -257,6 +257,8 @@ class DataflowAnalysis:
         joins = False
         for caller in self._callers.get(computation, ()):
             if caller.opcode == "call":
+                if number >= caller.operand_count:
+                    raise VerifyError(f"{caller.name} gives {computation.name} no operand for parameter {number}")
                 inputs.append(self._sets[caller.operand(number)])
             elif caller.opcode == "while":
                 inputs.append(self._sets[caller.operand(0)])

@@ -26,8 +26,8 @@ HELIX = set(
 )
 ZED = set(
     "attribute boolean comment constant constructor embedded emphasis enum function hint keyword label link_text"
-    " link_uri module number operator predictive preproc primary property punctuation string tag text title type variable"
-    " variant error".split()
+    " link_uri module number operator predictive preproc primary property punctuation string tag text title type"
+    " variable variant error".split()
 )
 
 

@@ -28,7 +28,7 @@ def command(stdio: bool, tcp: str | None, log_level: str) -> None:
     """Serve HLO files to an editor (LSP 3.17).
 
     Diagnostics, hover, definition, references, outline, highlights, folding, rename and symbol search for .hlo files
-    and XLA's text dumps.
+    and XLA's text dumps; findings on the Pallas kernels of Python files, by their text alone.
     """
     if stdio and tcp is not None:
         raise UsageError("--stdio and --tcp exclude each other")

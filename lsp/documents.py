@@ -71,6 +71,15 @@ class Check:
     """Seconds of rest after the check before: a slow look is for texts that nobody is typing in."""
 
 
+@dataclass(frozen=True, slots=True)
+class PythonChecks:
+    """How Python files are told and looked at."""
+
+    claims: Callable[[str, str], bool]
+    """Whether a text of this address and language is Python."""
+    find: Callable[[str, TextLines, Encoding], list[types.Diagnostic]]
+
+
 class Snapshot:
     """One version of one text."""
 
@@ -87,9 +96,11 @@ class Snapshot:
 class Document:
     """One open text; `current` is replaced by every edit."""
 
-    def __init__(self, snapshot: Snapshot, is_hlo: bool) -> None:
+    def __init__(self, snapshot: Snapshot, is_hlo: bool, is_python: bool = False) -> None:
         self.current = snapshot
         self.is_hlo = is_hlo
+        self.is_python = is_python
+        """A Python file is scanned for Pallas calls and never indexed."""
         self.is_open = True
         self.check: asyncio.Task[None] | None = None
         """The look at the current version; cancelled by the next edit."""
@@ -147,6 +158,7 @@ class Documents:
         checks: Sequence[Check],
         publish: Callable[[str, int | None, list[types.Diagnostic]], None],
         first_read: Callable[[Reading], None],
+        python: PythonChecks,
     ) -> None:
         self.encoding = Encoding.UTF16
         """The unit of the client's columns, as agreed in ``initialize``."""
@@ -154,6 +166,7 @@ class Documents:
         self._checks = tuple(checks)
         self._publish = publish
         self._first_read = first_read
+        self._python = python
         self._documents: dict[str, Document] = {}
 
     def set_checks(self, checks: Sequence[Check]) -> None:
@@ -165,9 +178,12 @@ class Documents:
         """Take over a text. Opening again what is open replaces it."""
         if uri in self._documents:
             self.close(uri)
-        document = Document(Snapshot(uri, version, TextLines.of(text)), looks_like_hlo(uri, language, text))
+        is_hlo, is_python = looks_like_hlo(uri, language, text), self._python.claims(uri, language)
+        document = Document(Snapshot(uri, version, TextLines.of(text)), is_hlo and not is_python, is_python)
         self._documents[uri] = document
-        if document.is_hlo:
+        if document.is_python:
+            document.check = asyncio.ensure_future(self._look_at_python(document, document.current, 0))
+        elif document.is_hlo:
             document.check = asyncio.ensure_future(self._look(document, document.current, 0, first=True))
 
     def change(self, uri: str, version: int, changes: Sequence[types.TextDocumentContentChangeEvent]) -> None:
@@ -188,6 +204,9 @@ class Documents:
         document.current = Snapshot(uri, version, lines)
         if document.check is not None:
             document.check.cancel()
+        if document.is_python:
+            document.check = asyncio.ensure_future(self._look_at_python(document, document.current, PAUSE_SECONDS))
+            return
         first = not document.is_hlo
         if not document.is_hlo:
             document.is_hlo = looks_like_hlo(uri, "", lines.text)
@@ -232,7 +251,32 @@ class Documents:
         # The index is everybody's: one request's cancellation must not end it.
         return await asyncio.shield(snapshot.reading)
 
+    def python(self, uri: str) -> TextLines | None:
+        """The current text of a Python file; None for other texts."""
+        document = self._documents.get(uri)
+        return document.current.lines if document is not None and document.is_python else None
+
     # ---------------------------------------------------------------- findings
+    async def _look_at_python(self, document: Document, snapshot: Snapshot, pause: float) -> None:
+        """Publish what the Pallas calls of a version show, unless an edit overtakes it."""
+        try:
+            if pause:
+                await asyncio.sleep(pause)
+            encoding = self.encoding
+            job = self._workers.submit(
+                lambda: self._python.find(snapshot.uri, snapshot.lines, encoding),
+                urgency=Urgency.BACKGROUND,
+                wanted=lambda: document.current is snapshot,
+            )
+            found = await asyncio.wrap_future(job)
+            if document.current is snapshot and document.is_open:
+                document.published = True
+                self._publish(snapshot.uri, snapshot.version, found)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("the check of %s version %s failed", snapshot.uri, snapshot.version)
+
     async def _look(self, document: Document, snapshot: Snapshot, pause: float, *, first: bool) -> None:
         """Read a version in the background and publish what is wrong with it, unless an edit overtakes it."""
         try:

@@ -22,11 +22,12 @@ from pygls.lsp.server import LanguageServer
 
 from hloscope.core.errors import HloscopeError
 from hloscope.core.version import version
-from hloscope.lsp.documents import Documents, Pin, Reading
+from hloscope.lsp import python
+from hloscope.lsp.documents import Documents, Pin, PythonChecks, Reading
 from hloscope.lsp.features.diagnostics import checks
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature, WorkspaceFeature
 from hloscope.lsp.features.table import COMMANDS, FEATURES, ITEM_FEATURES, LARGE, WORKSPACE_FEATURES
-from hloscope.lsp.positions import Encoding
+from hloscope.lsp.positions import Encoding, TextLines
 from hloscope.lsp.protocol import HloProtocol, Prompt
 from hloscope.lsp.workers import Workers
 
@@ -47,7 +48,11 @@ class HloServer(LanguageServer):
         # Apart from each other: an answer must not wait until two large texts are read.
         self._answers = Workers()
         self.documents = Documents(
-            Workers(), checks=checks(advice=True), publish=self._publish, first_read=self._say_what_large_means
+            Workers(),
+            checks=checks(advice=True),
+            publish=self._publish,
+            first_read=self._say_what_large_means,
+            python=PythonChecks(python.is_python, python.findings),
         )
         self._parent_gone = parent_gone
         self._finish: Callable[[int], None] | None = None
@@ -117,6 +122,10 @@ class HloServer(LanguageServer):
         def begin(params: Any) -> asyncio.Task[Any]:
             uri: str = params.item.uri if hasattr(params, "item") else params.text_document.uri
             pin = self.documents.pin(uri)
+            if pin is None and feature.method == types.TEXT_DOCUMENT_HOVER:
+                lines = self.documents.python(uri)
+                if lines is not None:
+                    return self._task("hover", uri, lambda: self._python_hover(uri, lines, params.position), [])
 
             async def answer() -> Any:
                 if pin is None:
@@ -129,6 +138,9 @@ class HloServer(LanguageServer):
             return self._task(feature.name, uri, answer, [] if pin is None else [pin])
 
         return Prompt(begin)
+
+    async def _python_hover(self, uri: str, lines: TextLines, position: types.Position) -> Any:
+        return await self._work(lambda: python.hover(uri, lines, position))
 
     def _command(self, name: str) -> Callable[..., Awaitable[Any]]:
         """A command that finds a place, shows it where the client can, and returns it."""

@@ -163,14 +163,15 @@ def _operands(
         if regroups(node.dims, first.dims):
             raise NotTileableError(node)
         part, failed = _reshaped(lanes, node.dims, first.dims, tile)
-        lanes.valid &= ~(active & failed)
+        lanes.valid &= ~(active & (failed | ~_passes_padded(lanes, node.dims, first.dims, tile)))
         return [(first, part, count)]
     if opcode == "concatenate":
         dim = instruction.dimensions[0]
         parts: list[tuple[TileNode, tuple[_Dim, ...], Ints]] = []
         for place, operand in enumerate(node.operands):
             if place < len(node.operands) - 1:
-                lanes.valid &= ~(active & (operand.dims[dim] % tile[dim].size != 0))
+                uneven = (operand.dims[dim] % _power(tile[dim].size) != 0) | (tile[dim].stride > 1)
+                lanes.valid &= ~(active & uneven)
             made = list(tile)
             made[dim] = _Dim(tile[dim].size, tile[dim].stride, ("part", place, tile[dim].key), ~lanes.one.zero)
             parts.append((operand, tuple(made), count * operand.dims[dim] // node.dims[dim]))
@@ -208,6 +209,34 @@ def _reshaped(
         for dim, one in zip(ins, _expand(flat, [source[dim] for dim in ins], failed), strict=True):
             made[dim] = one
     return tuple(made), failed
+
+
+def _passes_padded(lanes: _Lanes, result: tuple[int, ...], source: tuple[int, ...], tile: tuple[_Dim, ...]) -> Mask:
+    """Whether the tile would pass the reshape with every size padded to a power of two, as Triton works on it."""
+    fine = lanes.one.zero
+    for out_dims, in_dims in factor_groups(result, source):
+        outs = [dim for dim in out_dims if result[dim] != 1]
+        ins = [dim for dim in in_dims if source[dim] != 1]
+        if len(outs) == 1 and len(ins) > 1:
+            size = _power(tile[outs[0]].size)
+            below = 1
+            for place in range(len(ins) - 1, -1, -1):
+                whole = source[ins[place]]
+                if place:
+                    part = -(-size // below)
+                    fine = fine & ((whole % part == 0) | (part % whole == 0))
+                    below *= whole
+                else:
+                    fine = fine & ((below % size == 0) | (size % below == 0))
+        elif len(ins) == 1 and len(outs) > 1:
+            closed = started = ~lanes.one.zero
+            for dim in reversed(outs):
+                size = _power(tile[dim].size)
+                single = size == 1
+                fine = fine & ~(closed & ~single)
+                closed = closed | np.where(single, started, size != result[dim])
+                started = started | ~single
+    return fine
 
 
 def _collapse(lanes: _Lanes, tile: list[_Dim], sizes: list[int]) -> tuple[_Dim, Mask]:

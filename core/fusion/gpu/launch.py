@@ -378,7 +378,7 @@ def _triton(analysis: FusionAnalysis) -> Launch | None:
         if part.opcode == "fusion" and (known := triton_tiles(part)) is not None:
             tiles, warps = known
             shape = _first_array(analysis.roots[0].shape)
-            if len(tiles) == shape.rank:
-                blocks = prod(ceil_div(size, tile) for size, tile in zip(shape.dimensions, tiles, strict=True))
-                return Launch(blocks, warps * analysis.device.threads_per_warp)
+            # a bitcast behind the fusion may change the rank: XLA takes the dimensions as far as both go
+            blocks = prod(ceil_div(size, tile) for size, tile in zip(shape.dimensions, tiles, strict=False))
+            return Launch(blocks, warps * analysis.device.threads_per_warp)
     return None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from hloscope.core.buffers.assignment import assign_buffers
 from hloscope.core.buffers.copy_insertion import CopyInsertion
+from hloscope.core.buffers.loop_schedule_linearizer import LoopScheduleLinearizer
 from hloscope.core.buffers.slab import run_in_slab
+from hloscope.core.cli import main
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.passes.context import PassContext
@@ -16,6 +20,7 @@ from hloscope.core.runtime.evaluator import evaluate
 from hloscope.core.runtime.inputs import inputs_for
 from hloscope.core.schedule.memory_scheduler import HloMemoryScheduler
 from hloscope.core.text import load_module
+from hloscope.core.views.run import load
 
 LOOP = """HloModule loop
 
@@ -156,3 +161,39 @@ ENTRY e {
     )
     with pytest.raises(UnsupportedError, match="f is run by b and c"):
         CopyInsertion().run(module, PassContext())
+
+
+def test_the_linearizer_saves_the_copy_of_state_that_is_read_before_it_is_written() -> None:
+    body = (
+        "  m = f32[4]{0} multiply(x, y)\n  k = f32[4]{0} add(x, y)\n"
+        "  ROOT r = (s32[], f32[4]{0}, f32[4]{0}) tuple(j, m, k)"
+    )
+    counts: list[int] = []
+    for linear in (False, True):
+        module = load_module(LOOP.format(body=body))
+        ctx = PassContext(target="gpu")
+        if linear:
+            assert LoopScheduleLinearizer().run(module, ctx)
+            edges = {(before.name, node.name) for node in module.instructions() for before in node.control_predecessors}
+            assert ("k", "m") in edges or ("m", "k") in edges
+            assert not LoopScheduleLinearizer().run(module, ctx)
+        CopyInsertion().run(module, ctx)
+        counts.append(copies(module))
+    assert counts[1] <= counts[0]
+
+
+def test_every_decision_is_on_record(tmp_path: Path) -> None:
+    path = tmp_path / "m.hlo"
+    path.write_text(LOOP.format(body=SWAPPED))
+    ledger = tmp_path / "r.ledger"
+    passes = "copy-insertion,hlo-memory-scheduler,buffer-assignment"
+    assert main.run(["opt", "--passes", passes, str(path), "-o", str(tmp_path / "o.hlo"), "--ledger", str(ledger)]) == 0
+    with load(str(ledger)) as run:
+        kinds = {one.type for one in run.events()}
+        assert {"copy_added", "copy_interference", "schedule_chosen", "buffer_placement", "memory_peak"} <= kinds
+        stays = [one for one in run.events(type="copy_interference")]
+        assert stays and all(one.code and one.subject for one in stays)
+        placed = run.events(type="buffer_placement")
+        peaks = [one.numbers["bytes"] for one in run.events(type="memory_peak")]
+        assert peaks == sorted(peaks) and run.buffers.map().peak_bytes == peaks[-1]
+        assert len(placed) == sum(len(one.values) for one in run.buffers.map().allocations)

@@ -284,23 +284,24 @@ class Buffers:
         return what_if(self.module, backend, self.assignment, change)
 
     def of(self, name: str) -> tuple[BufferPlace, ...]:
-        """Where the parts of an instruction's result lie, without assigning anything: from the reports, or from what
-        has been worked out already; empty where neither tells."""
-        if self._map is None:
+        """Where the parts of an instruction's result lie, by the compiler's report alone; empty where there is none.
+
+        A report that cannot be read is noted, not raised: it is one fact among many.
+        """
+        try:
             self._read_reports()
-            if self._report is None:
-                return ()
-        memory = self.memory
+        except HloscopeError as error:
+            self._notes.append(error.message)
+            return ()
         found: list[BufferPlace] = []
-        for one in memory.allocations:
+        for one in self._report or ():
             for value in one.values:
-                if value.name == name:
+                if value.name.instruction == name:
                     shared = sum(1 for other in one.values if other.offset == value.offset) - 1
-                    found.append(
-                        BufferPlace(
-                            _text(value.index), one.index, one.kind, value.offset, value.size, value.live, shared
-                        )
-                    )
+                    life = self._ranges.ranges.get(value.name) if self._ranges is not None else None
+                    live = (life.start, life.end) if life is not None else None
+                    index = _text(value.name.index)
+                    found.append(BufferPlace(index, one.index, one.kind, value.offset, value.size, live, shared))
         return tuple(found)
 
 

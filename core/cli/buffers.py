@@ -69,12 +69,12 @@ def command(
         raise UsageError("--prove needs --what-if donate:N", hint="the real compiler takes no dropped or resized value")
     with opened(path, module) as run:
         buffers = run.buffers if target is None else Buffers(run, target)
-        found = buffers.map(largest=largest, hazards=hazards)
         shared = buffers.can_share(*can_share) if can_share else None
         if folder is not None:
             file = run.outline[-1].file or f"{run.source.module or 'module'}.after_optimizations.txt"
             _write_reports(buffers.assignment, folder, os.path.basename(file).removesuffix(".txt"))
         told = [buffers.what_if(change) for change in changes]
+        found = buffers.map(largest=largest, hazards=hazards)
         proofs = _proofs(path, run.stage_text(0), target or run.source.target, changes) if prove else []
         say_notes(found.notes)
         answer: dict[str, object] = {

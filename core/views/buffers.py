@@ -111,7 +111,7 @@ class BufferMap:
     """Bytes of temporary memory that nothing uses at its fullest."""
     largest: tuple[PeakValue, ...]
     refusals: tuple[RefusalRow, ...]
-    """Empty for a compiler's own reports, which do not tell."""
+    """By our own assignment; of a compiler's report only where a question made it run and it agrees with the report."""
     hazards: tuple[Hazard, ...] | None
     """None where they were not asked for."""
     profile: tuple[tuple[int, int], ...]
@@ -223,7 +223,7 @@ class Buffers:
         memory = self.memory
         step, peak = memory.peak
         found = tuple(self.hazards()) if hazards else None
-        refusals = self._assignment.refusals if self._assignment is not None and memory.origin == "core" else ()
+        refusals = self._assignment.refusals if self._assignment is not None and self._replayed() else ()
         return BufferMap(
             allocations=tuple(_row(one) for one in memory.allocations),
             peak_bytes=peak,
@@ -240,6 +240,13 @@ class Buffers:
             notes=(*self._notes, *memory.notes),
             spaces=tuple((color, space_name(color), size) for color, size in memory.spaces.items()),
         )
+
+    def _replayed(self) -> bool:
+        """Whether our assignment, which has run, is the one that is shown."""
+        if self._report is None or self._assignment is None:
+            return True
+        told = places_in_report(self._assignment.analysis, self._report)
+        return told == places_of(self._assignment)
 
     def _largest(self, memory: MemoryMap, count: int) -> list[PeakValue]:
         index = self._run.stage_index(-1)

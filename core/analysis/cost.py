@@ -228,8 +228,10 @@ class CostAnalysis:
             if output.opcode == "dynamic-update-slice":
                 written = f32(written + shape_bytes(output.operand(1).shape))
                 costs[output].operand_utilization[0] = 0.0
-            elif output.shape.is_array:
-                written = f32(written + shape_bytes(output.shape))
+                continue
+            for _, leaf in output.shape.leaves():
+                if leaf.is_array:
+                    written = f32(written + shape_bytes(leaf))
         cost.output_bytes = written
         self._walk(root, order, costs, cost)
         for place, parameter in enumerate(body.parameters):

@@ -14,7 +14,7 @@ import numpy as np
 from hloscope.core.pallas.accesses import Access, Range, selected_loads
 from hloscope.core.pallas.call import at_point
 from hloscope.core.pallas.checks.finding import Finding, Subject
-from hloscope.core.pallas.checks.outputs import accesses_of
+from hloscope.core.pallas.checks.outputs import accesses_of, parallel_dims
 from hloscope.core.pallas.jaxpr import Array
 
 NEVER = np.iinfo(np.int64).max
@@ -27,13 +27,18 @@ def check_initialised(subject: Subject) -> Iterator[Finding]:
     steps, slots = subject.schedule.steps, subject.call.slots
     programs = subject.backend in ("triton", "mosaic_gpu")
     every = np.arange(steps, dtype=np.int64)
+    groups, carried = _groups(subject)
     for number, aval in enumerate(subject.call.scratch):
         if aval.is_semaphore:
             continue
         position = slots.prefetch + len(subject.call.operands) + number
         starts = every if programs else np.zeros(1, np.int64)
         title = "scratch " + subject.call.kernel.name_of(position)
-        yield from _reads(subject, subject.facts.of(position), starts, np.append(starts[1:], steps), title)
+        accesses = subject.facts.of(position)
+        whole = list(_reads(subject, accesses, starts, np.append(starts[1:], steps), title))
+        yield from whole
+        if not whole and not programs and len(groups) > 1:
+            yield from _reads(subject, accesses, groups, np.append(groups[1:], steps), title, carried)
     for place, walk in subject.schedule.walks.items():
         if place < slots.inputs or not walk.copied:
             continue
@@ -47,6 +52,22 @@ def check_initialised(subject: Subject) -> Iterator[Finding]:
             starts, ends = starts[first], ends[first]
         note = "; its alias is not fetched for it: interpret=True shows the input's values there" if aliased else ""
         yield from _reads(subject, accesses_of(subject, walk), starts, ends, walk.operand.title, note)
+
+
+def _groups(subject: Subject) -> tuple[Array, str]:
+    """First steps of the ranges that share all indices of parallel dimensions, and what a read across them means.
+
+    Such ranges run on any core in any order. One range where no dimension is parallel, or one after a sequential one.
+    """
+    assert subject.schedule is not None
+    dims = sorted(parallel_dims(subject))
+    if not dims or dims != list(range(len(dims))):
+        return np.zeros(1, np.int64), ""
+    points = subject.schedule.points[:, : len(dims)]
+    changed = np.ones(len(points), bool)
+    changed[1:] = (points[1:] != points[:-1]).any(axis=1)
+    note = "; what another step of a parallel dimension wrote is on another core, or written later"
+    return np.flatnonzero(changed).astype(np.int64), note
 
 
 def _reads(

@@ -8,6 +8,7 @@ from hloscope.core.analysis.alias import AliasAnalysis
 from hloscope.core.errors import UsageError
 from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.passes.context import PassContext
+from hloscope.core.schedule.async_placement import place_asynchronous
 from hloscope.core.schedule.memory_scheduler import HloMemoryScheduler, choose_schedule
 from hloscope.core.schedule.schedulers import SCHEDULERS
 from hloscope.core.text import load_module
@@ -69,3 +70,26 @@ def test_the_pass_marks_the_module_scheduled_once() -> None:
 def test_an_unknown_algorithm_is_told() -> None:
     with pytest.raises(UsageError, match="no scheduler 'fast'"):
         HloMemoryScheduler("fast").run(load_module(WIDE), PassContext())
+
+
+def test_asynchronous_operations_start_early_and_end_late() -> None:
+    module = load_module(
+        """HloModule a
+sum { x = f32[] parameter(0) y = f32[] parameter(1) ROOT s = f32[] add(x, y) }
+ENTRY e {
+  p = f32[1024]{0} parameter(0)
+  q = f32[1024]{0} parameter(1)
+  n = f32[1024]{0} negate(p)
+  c = f32[1024]{0} cosine(q)
+  d = f32[1024]{0} sine(c)
+  start = f32[1024]{0} all-reduce-start(n), replica_groups={}, to_apply=sum
+  done = f32[1024]{0} all-reduce-done(start)
+  ROOT r = f32[1024]{0} add(done, d)
+}
+"""
+    )
+    entry = next(one for one in module.computations if one.is_entry)
+    order = [node.name for node in place_asynchronous(entry.instructions)]
+    assert legal(order, entry)
+    assert order.index("start") == order.index("n") + 1
+    assert order.index("done") == order.index("r") - 1

@@ -142,11 +142,11 @@ def _crossing(outer: Any, inner: Any) -> tuple[tuple[int, ...], ...] | None:
             return None
         found[frozenset(members)] = None
     seen: set[int] = set()
-    for members in found:
-        if members & seen:
+    for joined in found:
+        if joined & seen:
             return None
-        seen |= members
-    return tuple(tuple(sorted(members)) for members in found)
+        seen |= joined
+    return tuple(tuple(sorted(joined)) for joined in found)
 
 
 @dataclass(frozen=True)

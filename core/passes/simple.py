@@ -245,7 +245,8 @@ def _survives(one: HloInstruction, narrow: str) -> bool:
     values = literal_values(one)
     if values is None:
         return False
-    small = values.astype(one.shape.with_element_type(narrow).type.dtype).astype(values.dtype)
+    with np.errstate(all="ignore"):
+        small = values.astype(one.shape.with_element_type(narrow).type.dtype).astype(values.dtype)
     return small.tobytes() == values.tobytes()
 
 

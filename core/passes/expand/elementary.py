@@ -58,7 +58,9 @@ def expand_comparison(one: HloInstruction, options: RuleOptions) -> Answer:
         most = build.scalar_like(bits.shape, (1 << (kind.bits - 1)) - 1)
         return build.select(build.compare(bits, zero, "LT"), build.binary("xor", most, bits), bits)
 
-    return lambda build: build.compare(*(ordered(build, x) for x in one.operands), str(one.attr("direction")))
+    left, right = one.operands
+    direction = str(one.attr("direction"))
+    return lambda build: build.compare(ordered(build, left), ordered(build, right), direction)
 
 
 @dataclass(frozen=True)

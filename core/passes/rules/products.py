@@ -140,10 +140,10 @@ def dot_of_transposes(one: HloInstruction, options: RuleOptions) -> Answer:
         return None
 
     def make(build: Builder) -> HloInstruction:
-        swapped = [
+        first, second = (
             Side(side.value.operand(0), side.batch, (order[side.contracting[0]],)) for side in (right, left)
-        ]
-        inner = make_dot(build, one, *swapped)
+        )
+        inner = make_dot(build, one, first, second)
         precision = one.attr("operand_precision")
         if precision:
             inner.set_attr("operand_precision", tuple(reversed(precision)))

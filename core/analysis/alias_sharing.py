@@ -5,6 +5,7 @@ Source: ``openxla/xla:xla/hlo/analysis/hlo_dataflow_analysis.cc#CanShareOperandB
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.alias_info import Hint, is_elementwise_on
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from hloscope.core.analysis.dataflow import DataflowAnalysis
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.shape import ShapeIndex
+
+
+_Rule = Callable[["DataflowAnalysis", "HloInstruction", "ShapeIndex", "HloInstruction", "ShapeIndex"], Hint]
 
 
 def can_share(
@@ -116,7 +120,7 @@ def _control(_d: DataflowAnalysis, _o: HloInstruction, _oi: ShapeIndex, user: Hl
     return Hint(True, user.opcode)
 
 
-def _only_at(place: int):  # noqa: ANN202
+def _only_at(place: int) -> _Rule:
     def rule(
         _d: DataflowAnalysis, operand: HloInstruction, _oi: ShapeIndex, user: HloInstruction, _ui: ShapeIndex
     ) -> Hint:
@@ -150,7 +154,7 @@ def _call(
     return Hint(fits, "elementwise_callee" if fits else "not_elementwise_callee")
 
 
-_BY_OPCODE = {
+_BY_OPCODE: Mapping[str, _Rule] = {
     "while": _control,
     "conditional": _control,
     "dynamic-update-slice": _only_at(0),

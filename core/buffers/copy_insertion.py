@@ -7,7 +7,7 @@ Source: ``openxla/xla:xla/service/copy_insertion.cc``. The rules for conditional
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hloscope.core.passes.context import PassContext
 
 _NO_LOOP_COPIES = "xla_disable_while_loop_copies"
+_Want = Callable[["HloInstruction", "ShapeIndex", str], None]
 _DISJOINT = "xla_disjoint_read_write_regions"
 
 
@@ -313,7 +314,7 @@ def add_special_case_copies(module: HloModule, info: AliasInfo, ctx: PassContext
             _tell(ctx, {index: copy}, wanted[node][index], node)
 
 
-def _want_root_copies(analysis: AliasAnalysis, computation: HloComputation, want) -> None:  # noqa: ANN001
+def _want_root_copies(analysis: AliasAnalysis, computation: HloComputation, want: _Want) -> None:
     root = computation.root
     is_entry = computation.is_entry
     seen: dict[object, ShapeIndex] = {}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hloscope.core.analysis.dataflow import ASYNC, branches
 from hloscope.core.buffers.in_place_reads import misplaced_read
+from hloscope.core.dumps.buffer_reports import ValueName
 from hloscope.core.hlo.attributes import braced, split_top
 from hloscope.core.hlo.verifier.module_rules import entry_aliases
 
@@ -77,7 +78,7 @@ def places_of(assignment: BufferAssignment) -> dict[HloValue, Place]:
 def places_in_report(analysis: AliasAnalysis, report: Sequence[ReportAllocation]) -> dict[HloValue, Place]:
     """Where a compiler's report puts the values of a module; values that it does not name are left out."""
     told = {value.name: Place(one.index, value.offset, value.size) for one in report for value in one.values}
-    found = ((value, told.get((value.instruction.name, value.index))) for value in analysis.dataflow.values)  # type: ignore[call-overload]
+    found = ((value, told.get(ValueName(value.instruction.name, value.index))) for value in analysis.dataflow.values)
     return {value: place for value, place in found if place is not None}
 
 
@@ -287,7 +288,7 @@ class _Finder:
     # ---------------------------------------------------------------- the compiler's ranges
     def short_ranges(self, report: LiveRangeReport) -> Iterator[Hazard]:
         for value in self._places:
-            told = report.ranges.get((value.instruction.name, value.index))  # type: ignore[call-overload]
+            told = report.ranges.get(ValueName(value.instruction.name, value.index))
             if told is None or value.instruction not in self._live.tick:
                 continue
             buffer = self._analysis.buffer_of(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_a_header_says_all_it_says() -> None:
 
 
 @pytest.mark.parametrize("read", [read_buffer_assignment, read_live_ranges, read_values, read_memory_usage])
-def test_a_strange_line_is_named(read) -> None:  # noqa: ANN001
+def test_a_strange_line_is_named(read: Callable[..., object]) -> None:
     with pytest.raises(DumpError) as error:
         read("\nnothing of the kind\n", path="x.txt")
     assert str(error.value).startswith("x.txt:2: not a line of a ")

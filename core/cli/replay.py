@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from hloscope.core.views.data import InstructionChange
     from hloscope.core.views.run import Run
 
+FAST_SECONDS = 120.0
+"""Longest compile and run of one stage on XLA:CPU, in seconds."""
 DIFF_LINES = 40
 """Lines of the first differing stage's diff that are shown."""
 
@@ -40,6 +42,7 @@ DIFF_LINES = 40
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; one for each core by default.")
 @click.option("--step-limit", type=click.IntRange(min=1), default=1_000_000, help="Loop iterations of one stage.")
 @click.option("--regions", is_flag=True, help="Evaluate only what each stage changed, for modules that are too large.")
+@click.option("--fast", is_flag=True, help="Let XLA:CPU try stages without layouts and fusions first.")
 @click.option("--no-cache", is_flag=True, help="Neither use nor keep verdicts of earlier replays.")
 @json_option
 def command(
@@ -54,6 +57,7 @@ def command(
     workers: int | None,
     step_limit: int,
     regions: bool,
+    fast: bool,
     no_cache: bool,
     as_json: bool,
 ) -> int:
@@ -76,6 +80,7 @@ def command(
             step_limit=step_limit,
             factor=factor,
             regions=regions,
+            fast=_on_xla if fast else None,
             cache=None if no_cache else cache_folder(),
         )
         texts = StageTexts(run, begin, end)
@@ -92,6 +97,13 @@ def command(
         }
         emit_object(keys, as_json, lambda: _show(run, found, rows, begin), source=run.source)
     return 0 if culprit is None else 1
+
+
+def _on_xla(text: str, inputs: Sequence[Array]) -> list[Array]:
+    """A stage on the installed XLA:CPU, in a child process. Raises CompileError."""
+    from hloscope.core.xla.execute import execute_hlo_text
+
+    return execute_hlo_text(text, inputs, flags=["--xla_backend_optimization_level=0"], timeout=FAST_SECONDS)[0]
 
 
 def cache_folder() -> str:

@@ -13,7 +13,7 @@ from hloscope.core.errors import EvaluationError, UnsupportedError
 from hloscope.core.runtime import elided, npz, verdicts
 from hloscope.core.runtime import replay as replaying
 from hloscope.core.runtime.compare import Rules, Sensitivity, compare
-from hloscope.core.runtime.evaluator import EvaluationOptions, evaluate
+from hloscope.core.runtime.evaluator import Array, EvaluationOptions, evaluate
 from hloscope.core.runtime.inputs import moderate_inputs
 from hloscope.core.runtime.replay import AGREES, DIFFERS, NOT_EVALUATED, REFERENCE, SAME, Replay, ReplayOptions, replay
 from hloscope.core.runtime.stage import Program, run_stage
@@ -392,3 +392,31 @@ ENTRY e {{
     simpler = text.replace("subtract(up, b)", "copy(x)")
     found = replayed([text, simpler, simpler.replace("constant(127)", "constant(126.5)")])
     assert [stage.status for stage in found.stages] == [REFERENCE, AGREES, DIFFERS], found.stages
+
+
+def test_a_fast_engine_goes_first_and_the_reference_decides_where_it_disagrees() -> None:
+    text = "HloModule m\nENTRY e {\n  x = f32[5] parameter(0)\n  ROOT r = f32[5] add(x, x)\n}\n"
+    renamed = text.replace("add(x, x)", 'add(x, x), metadata={op_name="a"}').replace(" r =", " other =")
+    scaled = text.replace("  ROOT r = f32[5] add(x, x)", "  y = f32[5] negate(x)\n  ROOT r = f32[5] subtract(x, y)")
+    fused = (
+        "HloModule m\nf {\n  p = f32[5] parameter(0)\n  ROOT r = f32[5] add(p, p)\n}\n"
+        "ENTRY e {\n  x = f32[5] parameter(0)\n  ROOT f = f32[5] fusion(x), kind=kLoop, calls=f\n}\n"
+    )
+    asked: list[str] = []
+
+    def right(text: str, inputs: Sequence[Array]) -> list[Array]:
+        asked.append(text)
+        return [inputs[0] * np.float32(2)]
+
+    def wrong(text: str, inputs: Sequence[Array]) -> list[Array]:
+        return [inputs[0] * np.float32(3)]
+
+    stages = [text, renamed, scaled, fused]
+    found = replayed(stages, ReplayOptions(workers=1, fast=right))
+    assert found.first_difference is None and scaled in asked and fused not in asked
+    assert "evaluated by the fast engine" in found.stages[2].notes
+    assert "evaluated by the fast engine" not in found.stages[3].notes
+    found = replayed(stages, ReplayOptions(workers=1, fast=wrong))
+    assert found.first_difference is None and "evaluated by the fast engine" not in found.stages[2].notes
+    bad = scaled.replace("negate(x)", "abs(x)")
+    assert replayed([text, bad], ReplayOptions(workers=1, fast=wrong)).first_difference == 1

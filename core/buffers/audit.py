@@ -25,12 +25,14 @@ from hloscope.core.dumps.buffer_reports import (
     read_live_ranges,
     value_places,
 )
+from hloscope.core.dumps.buffer_reports_order import computation_names
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import DumpError
 
 if TYPE_CHECKING:
     from hloscope.core.analysis.real_compile import RealCompile
     from hloscope.core.buffers.allocation import BufferAllocation, BufferAssignment
+    from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
 
@@ -45,7 +47,8 @@ def audit(compile_: RealCompile) -> Section:
     text = compile_.report(FileKind.BUFFER_ASSIGNMENT)
     if module is None or text is None:
         raise DumpError(f"{compile_.label}: no scheduled module with a buffer report", path=compile_.path)
-    assignment = assign_buffers(module, backend_of(compile_.target))
+    order = numbering_order(compile_, module)
+    assignment = assign_buffers(module, backend_of(compile_.target), computation_order=order)
     figures |= compare_assignment(compile_.label, assignment, read_buffer_assignment(text, path=compile_.path))
     ranges = compile_.report(FileKind.LIVE_RANGE)
     if ranges is not None:
@@ -61,6 +64,15 @@ def scheduled_module(compile_: RealCompile) -> HloModule | None:
         return None
     module = compile_.module(compile_.stages[-1].index)
     return module if module.is_scheduled else None
+
+
+def numbering_order(compile_: RealCompile, module: HloModule) -> list[HloComputation] | None:
+    """The computations in the order by which the compiler numbered values, where a proto of the last stage tells it."""
+    data = compile_.proto(compile_.stages[-1].index)
+    places = {name: number for number, name in enumerate(computation_names(data))} if data is not None else {}
+    if any(one.name not in places for one in module.computations):
+        return None
+    return sorted(module.computations, key=lambda one: places[one.name])
 
 
 def compare_assignment(label: str, ours: BufferAssignment, real: list[ReportAllocation]) -> dict[str, Agreement]:

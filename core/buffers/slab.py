@@ -88,14 +88,14 @@ class _Slab:
             condition, body = node.callee("condition"), node.callee("body")
             for _ in range(self._limit):
                 self._computation(condition)
-                if not bool(self._read(condition.root)):  # type: ignore[arg-type]
+                if not bool(self._read(condition.root)):
                     return
                 self._computation(body)
             raise EvaluationError(f"{node.name} did not end within {self._limit:,} turns")
         if opcode == "conditional":
             chosen = branches(node)
-            picker = self._read(node.operand(0))
-            number = int(picker)  # type: ignore[arg-type]
+            picker: Any = self._read(node.operand(0))
+            number = int(picker)
             if node.operand(0).shape.element_type == "pred":
                 number = 0 if number else 1
             self._computation(chosen[number if 0 <= number < len(chosen) else -1])

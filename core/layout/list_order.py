@@ -34,6 +34,9 @@ _OP_NAME = re.compile(r'op_name="[^"]*?([^/"]*)"')
 Key = tuple[int, int]
 """Stage of the first appearance, and place among what appeared there."""
 
+CLONE_SHARE = 0.9
+"""Share of a new computation's instructions that must look like those of vanished ones for it to be their clone."""
+
 _MADE = 1 << 30
 """Places of instructions that a stage made anew, behind those that it moved in as copies of old ones."""
 
@@ -85,6 +88,8 @@ class ListOrder:
             if source is not None:
                 for new, old in zip(lines, source.lines, strict=True):
                     seen.keys[new] = source.keys[old]
+            elif inlined is not None and inlined.share(lines.values()) < CLONE_SHARE:
+                inlined = None  # made anew in one go, in the order in which it is printed
         for place, (instruction, (opcode, rest)) in enumerate(lines.items()):
             before = seen.lines.get(instruction)
             if before is not None and before[1] != rest and _is_new(before, (opcode, rest), seen.lines, lines):
@@ -137,6 +142,11 @@ class _Inlined:
         self._ranks: dict[str, deque[int]] = {}
         for rank, (_, _, opcode, rest) in enumerate(sorted(ranked, key=lambda one: (one[1], one[0]))):
             self._ranks.setdefault(_signature(opcode, rest), deque()).append(rank)
+
+    def share(self, lines: Iterable[tuple[str, str]]) -> float:
+        """Share of the lines that look like one of the originals, 0 to 1."""
+        signatures = [_signature(*line) for line in lines]
+        return sum(bool(self._ranks.get(one)) for one in signatures) / max(1, len(signatures))
 
     def take(self, opcode: str, rest: str) -> int | None:
         """The place of the next original that looks like this line."""

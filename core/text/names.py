@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hloscope.core.hlo.attributes import unquote
 from hloscope.core.hlo.names import sanitize
+from hloscope.core.hlo.stack_frames import StackFrame, StackFrames
 from hloscope.core.text.async_sugar import COPIED, wrapped_computation
 from hloscope.core.text.made_shapes import made_shape
 
@@ -45,13 +46,13 @@ class XlaNames:
 def as_xla_reads(module: HloModule) -> HloModule:
     """A copy with the names and threads that the module has once XLA's parser has read it."""
     copy = module.clone()
+    _number_frames(copy)
     names, computations = XlaNames(), XlaNames()
     for computation in copy.computations:
         computation.set_name_unchecked(computations.unique(computation.name))
         for node in computation:
             node.set_name_unchecked(names.unique(node.name))
             _as_made(node)
-            _drop_lost_frame(node, len(copy.stack_frames.stack_frames))
             if node.opcode.startswith("async-"):
                 _share_with_wrapped(node)
     return copy
@@ -83,11 +84,54 @@ def _as_lexed(node: HloInstruction) -> None:
         node.load_payload(after)
 
 
-def _drop_lost_frame(node: HloInstruction, frames: int) -> None:
-    """Remove a stack frame that the module's tables do not have."""
-    text = node.raw_attrs.get("metadata")
-    if text is not None and "stack_frame_id" in text and node.metadata.stack_frame_id > frames:
-        node.set_attr("metadata", replace(node.metadata, stack_frame_id=0))
+def _number_frames(module: HloModule) -> None:
+    """Keep the stack frames that instructions name, numbered in the order in which they are met, callers first.
+
+    An id that the tables do not have, or whose callers make a cycle, is dropped. Source:
+    ``openxla/xla:xla/hlo/ir/hlo_module.cc#CanonicalizeStackFrameIds``.
+    """
+    old, new = module.stack_frames, StackFrames()
+    known: dict[int, int] = {}
+    interned: dict[object, int] = {}
+
+    def intern(table: list[Any], row: Any) -> int:
+        key = (id(table), row)
+        if key not in interned:
+            table.append(row)
+            interned[key] = len(table)
+        return interned[key]
+
+    def moved(frame: int) -> int:
+        """The new number of a frame, 0 where it is lost."""
+        way: list[int] = []
+        while frame and frame not in known:
+            if not 0 < frame <= len(old.stack_frames) or frame in way:
+                return 0
+            way.append(frame)
+            frame = old.stack_frames[frame - 1].parent_frame_id
+        caller = known[frame] if frame else 0
+        for one in reversed(way):
+            place = old.stack_frames[one - 1].file_location_id
+            at = old.file_locations[place - 1] if 0 < place <= len(old.file_locations) else None
+            if at is None or not (
+                0 < at.file_name_id <= len(old.file_names) and 0 < at.function_name_id <= len(old.function_names)
+            ):
+                return 0
+            file = intern(new.file_names, old.file_names[at.file_name_id - 1])
+            function = intern(new.function_names, old.function_names[at.function_name_id - 1])
+            location = replace(at, file_name_id=file, function_name_id=function)
+            caller = intern(new.stack_frames, StackFrame(intern(new.file_locations, location), caller))
+            known[one] = caller
+        return caller
+
+    for computation in module.computations:
+        for node in computation:
+            text = node.raw_attrs.get("metadata")
+            if text is not None and "stack_frame_id" in text:
+                number = node.metadata.stack_frame_id
+                if number and (wanted := moved(number)) != number:
+                    node.set_attr("metadata", replace(node.metadata, stack_frame_id=wanted))
+    module.stack_frames = new
 
 
 def _share_with_wrapped(node: HloInstruction) -> None:

@@ -149,6 +149,8 @@ def _tiled(
         if not 0 <= count <= _MAX_DEVICES:
             _refuse(start, f"{len(devices)} devices do not fill the tile assignment of {count}")
         devices = [*devices[:count], *([0] * (count - len(devices)))]
+    if count == 1 and len(subgroups) > len(tiles) and len(set(subgroups)) == 1:
+        return f"{{{subgroups[0]}{tail}}}"
     if len(subgroups) > len(tiles):
         _refuse(start, "more trailing tile dimensions than tile dimensions")
     data = len(tiles) - len(subgroups)
@@ -186,13 +188,13 @@ def _tiled(
             tiles = tiles[:-1]
         else:
             last = " last_tile_dim_replicate"
-            devices = _sorted_groups(devices, tiles[-1]) if iota is None else devices
+            iota, devices = _sorted_last(tiles, iota, devices)
     elif subgroups == ["manual"] and tiles[-1] == count:
         return f"{{manual{tail}}}"
     elif subgroups:
         last = " last_tile_dims={" + ", ".join(subgroups) + "}"
-        if subgroups[-1] == "replicated" and iota is None:
-            devices = _sorted_groups(devices, tiles[-1])
+        if subgroups[-1] == "replicated":
+            iota, devices = _sorted_last(tiles, iota, devices)
     return f"{{devices={_assignment(tiles, iota, devices)}{last}{tail}}}"
 
 
@@ -207,14 +209,54 @@ def _sorted_groups(devices: list[int], size: int) -> list[int]:
     return [d for i in range(0, len(devices), size) for d in sorted(devices[i : i + size])]
 
 
+def _sorted_last(
+    tiles: list[int], iota: tuple[list[int], list[int]] | None, devices: list[int]
+) -> tuple[tuple[list[int], list[int]] | None, list[int]]:
+    """Devices, listed or as an iota, with those that hold the same data in ascending order."""
+    group = tiles[-1]
+    if iota is None:
+        return None, _sorted_groups(devices, group)
+    if iota[0][iota[1][-1]] == group or prod(tiles) > _MAX_DEVICES:
+        return iota, devices
+    ascending = _sorted_iota(*iota, group)
+    if ascending is not None:
+        return canonical_iota(*ascending), devices
+    _, _, listed = _transposed(tiles, iota, [], list(range(len(tiles))), tiles, listed=True)
+    return None, _sorted_groups(listed, group)
+
+
+def _sorted_iota(dims: list[int], perm: list[int], group: int) -> tuple[list[int], list[int]] | None:
+    """The iota with the devices of each group in ascending order, None where it is none any more.
+
+    Source: ``openxla/xla:xla/hlo/ir/hlo_sharding.cc#GroupMinorIotaDimsSorted``.
+    """
+    dims, perm = list(dims), list(perm)
+    grouped = 0
+    for place in range(len(perm) - 1, -1, -1):
+        dim = perm[place]
+        if max(dims[dim], group) % min(dims[dim], group):
+            return None
+        grouped += 1
+        if dims[dim] > group:  # its minor part belongs to the group
+            perm = [p + 1 if p > dim else p for p in perm]
+            perm.insert(place + 1, dim + 1)
+            dims[dim : dim + 1] = [dims[dim] // group, group]
+            break
+        group //= dims[dim]
+    return dims, [*perm[: len(perm) - grouped], *sorted(perm[len(perm) - grouped :])]
+
+
 def _transposed(
     tiles: list[int],
     iota: tuple[list[int], list[int]] | None,
     devices: list[int],
     order: list[int],
     merged: list[int],
+    *,
+    listed: bool = False,
 ) -> tuple[list[int], tuple[list[int], list[int]] | None, list[int]]:
-    if order == list(range(len(tiles))) and iota is not None:
+    moved = [i for i in order if tiles[i] != 1]
+    if moved == sorted(moved) and iota is not None and not listed:
         return merged, iota, devices
     import numpy as np
 
@@ -222,7 +264,7 @@ def _transposed(
     if iota is not None:
         whole = whole.reshape(iota[0]).transpose(iota[1]).reshape(-1)
     moved = whole.reshape(tiles).transpose(order).reshape(-1)
-    if iota is not None:
+    if iota is not None and not listed:
         # Where each tile dimension lies within one dimension of the iota, the result is an iota again.
         split = _split_iota(tiles, iota)
         if split is not None:

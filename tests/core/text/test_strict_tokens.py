@@ -178,6 +178,64 @@ def test_rows_of_the_source_tables(names: str, locations: str, frames: str, take
     assert result.xla_would_reject is not taken, result.refusals()
 
 
+def test_frames_that_nobody_names_are_gone_in_what_xla_reads() -> None:
+    text = """HloModule m
+
+FileNames
+1 "a.py"
+2 "b.py"
+3 "c.py"
+
+FunctionNames
+1 "f"
+2 "g"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=1 end_line=1 column=1 end_column=1}
+2 {file_name_id=3 function_name_id=2 line=2 end_line=2 column=2 end_column=2}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=1}
+3 {file_location_id=2 parent_frame_id=3}
+
+
+ENTRY e {
+  p = f32[] parameter(0), metadata={stack_frame_id=9}
+  ROOT c = f32[] copy(p), metadata={stack_frame_id=3}
+}
+"""
+    module, found = parse_module(text)
+    assert module is not None and not found
+    exact = print_module(as_xla_reads(module), PrintOptions.xla())
+    assert (
+        exact
+        == """HloModule m, entry_computation_layout={(f32[])->f32[]}
+
+FileNames
+1 "c.py"
+
+FunctionNames
+1 "g"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=2 end_line=2 column=2 end_column=2}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=1 parent_frame_id=2}
+
+
+ENTRY %e (p: f32[]) -> f32[] {
+  %p = f32[] parameter(0)
+  ROOT %c = f32[] copy(%p), metadata={stack_frame_id=2}
+}
+
+"""
+    )
+    assert len(module.stack_frames.stack_frames) == 3
+
+
 # ---------------------------------------------------------------- origins
 RECOVERY = (
     "HloModule m, origin_recovery_table={\n%s\n}\nENTRY e {\n p = f32[] parameter(0)\n ROOT c = f32[] copy(p)\n}\n"
@@ -202,17 +260,29 @@ def test_recovery_tables_that_xla_refuses(table: str) -> None:
     assert refused(RECOVERY % table)
 
 
-# ---------------------------------------------------------------- shardings that the parser of 0.10.2 does not check
+# ---------------------------------------------------------------- shardings: nobody counts devices
 @pytest.mark.parametrize(
     ("text", "printed"),
     [
         ("{devices=[2,2]0,1,2,3,4,5,6,7,8,9}", "{devices=[2,2]0,1,2,3}"),
         ("{devices=[2,2]0,1,2}", "{devices=[2,2]0,1,2,0}"),
         ("{devices=[2,2]<=[8]}", "{devices=[2,2]<=[8]}"),
+        (
+            "{devices=[4,1,4]<=[2,2,4]T(2,1,0) last_tile_dim_replicate}",
+            "{devices=[4,1,4]<=[4,4]T(1,0) last_tile_dim_replicate}",
+        ),
+        (
+            "{devices=[1,3,2,2]<=[2,1,3,2]T(0,3,2,1) last_tile_dims={manual, replicated}}",
+            "{devices=[1,3,2,2]0,2,1,4,3,5,6,8,7,10,9,11 last_tile_dims={manual, replicated}}",
+        ),
+        (
+            "{devices=[3,1,1,4]<=[2,1,3,2]T(1,3,0,2) last_tile_dims={manual, manual}}",
+            "{devices=[3,1,4]<=[6,2]T(1,0) last_tile_dims={manual}}",
+        ),
         ("{devices=[2,2,2]<=[4] last_tile_dim_replicate}", "{devices=[2,2,2]<=[4] last_tile_dim_replicate}"),
     ],
 )
-def test_devices_that_do_not_fill_the_tiles(text: str, printed: str) -> None:
+def test_devices_as_xla_keeps_them(text: str, printed: str) -> None:
     source = MODULE.format(f"copy(p), sharding={text}")
     assert not refused(source)
     module, _ = parse_module(source)

@@ -7,6 +7,7 @@ instruments too. Every answer says what it proves and what it cannot.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -277,7 +278,7 @@ def call_report(subject: Subject, function: str | None) -> CallReport:
         file=at.file,
         line=at.line,
         grid=schedule.grid if schedule is not None else call.grid,
-        steps=schedule.steps if schedule is not None else None,
+        steps=schedule.steps if schedule is not None else steps_of(call),
         backend=subject.backend,
         operands=tuple(rows),
         scratch=tuple(map(str, call.scratch)),
@@ -288,6 +289,11 @@ def call_report(subject: Subject, function: str | None) -> CallReport:
         index_map_arguments=call.slots.index_map,
         traced=True,
     )
+
+
+def steps_of(call: PallasCall) -> int | None:
+    """Times that the kernel runs, where no bound is an operand."""
+    return None if call.static_grid is None else math.prod(call.static_grid)
 
 
 def step_rows(schedule: Schedule, most: int = MOST_STEPS_SHOWN) -> tuple[Mapping[str, Any], ...]:

@@ -104,7 +104,9 @@ CODES: Mapping[str, Code] = {
         "warning", "a semaphore is not zero when the kernel ends", "wait for every copy that was started"
     ),
     "order-dependent": Code("error", "the result depends on the order of steps or on when copies finish"),
-    "interpreter-failed": Code("error", "the interpreter stopped inside the kernel"),
+    "interpreter-failed": Code(
+        "information", "the interpreter met a form that it was not written for: hloscope's fault, not the kernel's"
+    ),
 }  # fmt: skip
 """Code -> what it is."""
 

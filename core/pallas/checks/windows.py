@@ -14,7 +14,7 @@ from hloscope.core.pallas.grid import Walk, affine_starts
 def check_grid(subject: Subject) -> Iterator[Finding]:
     """A grid that is not known, or that runs nothing."""
     if subject.schedule is None:
-        yield subject.finding("unsupported", f"the grid is not checked: {subject.grid_refused}")
+        yield subject.finding("unsupported", f"steps are not checked one by one: {subject.grid_refused}")
         return
     if subject.schedule.steps == 0:
         grid = points_text(subject.schedule.grid)
@@ -26,10 +26,45 @@ def check_grid(subject: Subject) -> Iterator[Finding]:
 
 def check_range(subject: Subject) -> Iterator[Finding]:
     """Blocks that begin past the end of the array, exactly: in closed form for affine maps, else by every step."""
-    if subject.schedule is None or not subject.schedule.steps:
+    if subject.schedule is None:
+        yield from _ranges_in_closed_form(subject)
+        return
+    if not subject.schedule.steps:
         return
     for walk in subject.schedule.walks.values():
         yield from _range_of(subject, walk)
+
+
+def _ranges_in_closed_form(subject: Subject) -> Iterator[Finding]:
+    """A grid that is too large to walk: affine maps have exact ranges without a walk."""
+    grid = subject.call.static_grid
+    if grid is None or 0 in grid:
+        return
+    for operand in subject.call.operands:
+        for dim, start in enumerate(affine_starts(operand, len(grid))):
+            if start is None:
+                yield subject.finding(
+                    "unsupported",
+                    f"dimension {dim} of the blocks of {operand.title} is not affine in the grid",
+                    operand.place,
+                )
+                break
+            low, high = start.range(grid)
+            size, first = operand.dims[dim].size, -operand.dims[dim].padding[0]
+            last = operand.padded_shape[dim] + first
+            if low >= first and high + size <= last:
+                continue
+            past = high + size > last
+            point, begin = start.corner(grid, greatest=past), high if past else low
+            verb = "reads" if operand.kind == "input" else "writes"
+            yield subject.finding(
+                "index-map-out-of-range",
+                f"{from_point(point)}the index map of {operand.title} {verb} elements {begin}:{begin + size} of"
+                f" {operand.array.shape[dim]} in dimension {dim} (first element {start} of i0, i1 …): interpret=True"
+                " silently uses the last block again",
+                operand.place,
+            )
+            break
 
 
 def _range_of(subject: Subject, walk: Walk) -> Iterator[Finding]:

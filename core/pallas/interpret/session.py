@@ -7,6 +7,7 @@ seed gives the same run again. ``replay`` and ``first_breaking_choice`` are what
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +21,12 @@ from hloscope.core.ledger.events import PallasStep
 from hloscope.core.pallas.call import Argument, PallasCall, Program
 from hloscope.core.pallas.checks.finding import Finding, Subject
 from hloscope.core.pallas.chips import find_chip
+from hloscope.core.pallas.grid import concrete_grid
 from hloscope.core.pallas.interpret import generic, gpu, tpu
 from hloscope.core.pallas.interpret.faults import Fault, Observer, Outcome, Step
 from hloscope.core.pallas.interpret.mesh import MeshMachine
 from hloscope.core.pallas.interpret.order import Choices, Decision
-from hloscope.core.pallas.jaxpr import Array, dtype_of
+from hloscope.core.pallas.jaxpr import Array, dtype_of, itemsize_bits
 from hloscope.core.pallas.report import Rung, backend_of
 from hloscope.core.pallas.tracing import Trace
 
@@ -33,6 +35,13 @@ CORES = 2
 MOST_SECONDS = 20.0
 """After so long no further order of a call is begun."""
 MOST_PROBES = 40
+MOST_STEPS = 20_000
+"""Largest grid that is interpreted."""
+MOST_BYTES = 1 << 28
+"""Most bytes of arguments, and of a call's arrays, that are made to run a program."""
+
+FAILURES = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, RecursionError, MemoryError)
+"""What numpy and Python raise where an interpreter meets a form that it was not written for."""
 
 Runner: TypeAlias = Callable[[Choices, Observer | None], Outcome]
 """Runs one call with those choices, and tells an observer its steps."""
@@ -52,6 +61,12 @@ class _Session:
         subject = Subject(self.trace.path, call, None, None, None, None)
         self.findings.append(subject.finding(fault.code, fault.message, fault.place, related=list(fault.related)))
 
+    def failed(self, call: PallasCall, error: Exception) -> None:
+        """numpy refused something: the interpreter's fault, which must not hide what else was found."""
+        self.finding(
+            call, Fault("interpreter-failed", f"the interpreter stops: {type(error).__name__}: {error}", call.at)
+        )
+
     def unsupported(self, call: PallasCall, rung: str, reason: str) -> None:
         self.finding(call, Fault("unsupported", f"the {rung} interpreter stops: {reason}", call.at))
 
@@ -62,6 +77,7 @@ class _Session:
         axes: Sequence[tuple[str, int]],
         unused: frozenset[int],
     ) -> list[list[Array]]:
+        self._check_size(call, operands)
         plain = self._generic(call, operands)
         backend = backend_of(call, find_chip(self.target) if self.target else None)
         outputs: list[list[Array]] | None = None
@@ -103,6 +119,16 @@ class _Session:
 
         return tell
 
+    def _check_size(self, call: PallasCall, operands: Sequence[Sequence[Any]]) -> None:
+        bounds = [int(one) for one in operands[0][: call.slots.dynamic]]
+        steps = math.prod(concrete_grid(call, bounds))
+        held = sum(operand.array_bytes for operand in call.operands) * len(operands)
+        if steps > MOST_STEPS or held > MOST_BYTES:
+            raise UnsupportedError(
+                f"{call.name} has {steps:,} steps and {held:,} bytes of arrays, and at most {MOST_STEPS:,} and"
+                f" {MOST_BYTES:,} are interpreted: give smaller shapes with --arg"
+            )
+
     def _generic(self, call: PallasCall, operands: Sequence[Sequence[Any]]) -> list[list[Array]] | None:
         outcome = "done"
         found: list[list[Array]] | None = None
@@ -113,6 +139,9 @@ class _Session:
         except UnsupportedError as error:
             outcome = "unsupported"
             self.unsupported(call, "generic", error.message)
+        except FAILURES as error:
+            outcome = "unsupported"
+            self.failed(call, error)
         self.rungs.append(Rung("generic", generic.PROVES, generic.CANNOT, call=call.name, outcome=outcome))
         return found
 
@@ -141,6 +170,10 @@ class _Session:
             self.unsupported(call, "TPU-like" if name == "tpu" else "GPU-like", error.message)
             self.rungs.append(Rung(name, proves, cannot, tuple(seeds), call.name, "unsupported"))
             return None
+        except FAILURES as error:
+            self.failed(call, error)
+            self.rungs.append(Rung(name, proves, cannot, tuple(seeds), call.name, "unsupported"))
+            return None
         for fault in faults.values():
             self.finding(call, fault)
         worst = "fault" if faults else "done"
@@ -167,6 +200,7 @@ def interpret_trace(
             continue
         machine = MeshMachine(trace.calls, session.run_call)
         try:
+            check_arguments(program)
             with np.errstate(all="ignore"):
                 machine.evaluate(program.jaxpr, make_arguments(program))
         except UnsupportedError as error:
@@ -178,6 +212,15 @@ def interpret_trace(
                 )
             )
     return session.findings, session.rungs
+
+
+def check_arguments(program: Program) -> None:
+    """Raises ``UnsupportedError`` where a program's arguments are too large to be made."""
+    size = sum(math.prod(one.shape) * itemsize_bits(one.dtype) // 8 for one in program.arguments if one.value is None)
+    if size > MOST_BYTES:
+        raise UnsupportedError(
+            f"its arguments take {size:,} bytes, and at most {MOST_BYTES:,} are made: give smaller shapes with --arg"
+        )
 
 
 def make_arguments(program: Program, seed: int = 0) -> list[Array]:

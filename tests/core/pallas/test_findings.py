@@ -75,6 +75,18 @@ def test_what_is_not_decided_is_said(kernels: Look) -> None:
     assert any("acc_ref[...] + x_ref[...]" in line for line in undecided)
 
 
+def test_a_grid_that_is_too_large_is_neither_walked_nor_run(kernels: Look) -> None:
+    looked = kernels("wrong.py")
+    report = next(one for one in looked.static.calls if one.function == "too_many_steps_to_walk")
+    assert report.steps == (1 << 17) * 32 * 8 and report.schedule == ()
+    found = [one for one in looked.static.findings if one.call == "_double" and "33,554,432 steps" in one.message]
+    assert [one.code for one in found] == ["unsupported"]
+    place = next(one for one in looked.static.findings if "elements 1048576:1048584" in one.message)
+    assert "(131071, 0, 0)" in place.message and "8*i0 + 8" in place.message
+    told = next(one for one in looked.ran[0] if "too_many_steps_to_walk is not run" in one.message)
+    assert told.code == "unsupported" and "give smaller shapes" in told.message
+
+
 def test_a_race_names_both_accesses(kernels: Look) -> None:
     looked = kernels("wrong.py")
     race = next(one for one in looked.ran[0] if one.code == "race" and "= buf[...]" in looked.line(one))

@@ -20,9 +20,12 @@ import numpy as np
 
 from hloscope.core.errors import EvaluationError, HloscopeError
 from hloscope.core.hlo.hashing import structural_hash
+from hloscope.core.runtime import elided
 from hloscope.core.runtime.compare import Comparison, Rules, Sensitivity, compare, join_rules, rules_for
 from hloscope.core.runtime.evaluator import Array, EvaluationOptions
-from hloscope.core.runtime.regions import Given, check_regions
+from hloscope.core.runtime.evaluator.values import TooLargeError
+from hloscope.core.runtime.regions import Given, RegionVerdict, check_regions
+from hloscope.core.runtime.shrink import shrink
 from hloscope.core.runtime.stage import (
     KERNELS,
     Program,
@@ -162,14 +165,17 @@ def check_region(task: RegionTask) -> StageVerdict:
         before, after = load_module(task.before), load_module(task.after)
         hashed = structural_hash(after)
         options = task.options
-        found = check_regions(
-            before,
-            after,
-            seed=options.seed,
-            factor=options.factor,
-            opaque=options.opaque,
-            elided=task.elided,
-        )
+        try:
+            found = _regions(before, after, options, task.elided)
+        except TooLargeError:
+            smaller = shrink(task.before, task.after)
+            if smaller is None:
+                raise
+            constants = [
+                elided.resolve(module, None, {}, options.seed).values for module in (smaller.before, smaller.after)
+            ]
+            found = _regions(smaller.before, smaller.after, options, (constants[0], constants[1]))
+            found.notes.append(f"too large as it is: evaluated with smaller dimensions ({smaller})")
     except HloscopeError as error:
         return StageVerdict(0, NOT_EVALUATED, reason=str(error), how="not-checked")
     seconds = time.perf_counter() - started
@@ -194,6 +200,17 @@ def check_region(task: RegionTask) -> StageVerdict:
         seconds=seconds,
         hash=hashed,
     )
+
+
+def _regions(
+    before: HloModule,
+    after: HloModule,
+    options: ReplayOptions,
+    values: tuple[Mapping[str, Array], Mapping[str, Array]],
+) -> RegionVerdict:
+    return check_regions(
+        before, after, seed=options.seed, factor=options.factor, opaque=options.opaque, elided=values
+    )  # fmt: skip
 
 
 def check_stage(task: StageTask) -> StageVerdict:

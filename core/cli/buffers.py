@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hloscope.core.buffers.allocation import BufferAssignment
     from hloscope.core.buffers.hazards import Hazard
     from hloscope.core.buffers.questions import ShareAnswer, WhatIf
+    from hloscope.core.buffers.recompute import Recompute
     from hloscope.core.dumps.buffer_reports_oom import OomMessage
     from hloscope.core.views.buffers import BufferMap, PeakValue
     from hloscope.core.views.prove_buffers import Proof
@@ -37,6 +38,7 @@ _BAR = 24
     help="The peak if: drop:NAME, donate:N (parameter number), dtype:NAME=TYPE. May be given again.",
 )  # fmt: skip
 @click.option("--prove", is_flag=True, help="Have the real compiler confirm donate:N, without a device.")
+@click.option("--recompute", is_flag=True, help="Values that could be computed again instead of kept over the peak.")
 @click.option("--largest", default=10, metavar="N", type=click.IntRange(min=0), help="Values shown at the peak.")
 @click.option("--reports", "folder", metavar="DIR", help="Write the four memory reports of hloscope's own assignment.")
 @module_option
@@ -48,6 +50,7 @@ def command(
     can_share: tuple[str, str] | None,
     changes: Sequence[str],
     prove: bool,
+    recompute: bool,
     largest: int,
     folder: str | None,
     module: str | None,
@@ -74,6 +77,7 @@ def command(
             file = run.outline[-1].file or f"{run.source.module or 'module'}.after_optimizations.txt"
             _write_reports(buffers.assignment, folder, os.path.basename(file).removesuffix(".txt"))
         told = [buffers.what_if(change) for change in changes]
+        again = buffers.recomputable() if recompute else None
         found = buffers.map(largest=largest, hazards=hazards)
         proofs = _proofs(path, run.stage_text(0), target or run.source.target, changes) if prove else []
         say_notes(found.notes)
@@ -93,9 +97,10 @@ def command(
             "can_share": shared,
             "what_if": [asdict(one) for one in told],
             "proofs": [asdict(one) for one in proofs],
+            "recompute": again,
             "notes": found.notes,
         }
-        emit_object(answer, as_json, lambda: _print(_lines(found, shared, told, proofs)), source=run.source)
+        emit_object(answer, as_json, lambda: _print(_lines(found, shared, told, proofs, again)), source=run.source)
     return int(any(one.severity == "error" for one in found.hazards or ()))
 
 
@@ -149,7 +154,11 @@ def _print(lines: Iterator[str]) -> None:
 
 
 def _lines(
-    found: BufferMap, shared: ShareAnswer | None, told: Sequence[WhatIf], proofs: Sequence[Proof]
+    found: BufferMap,
+    shared: ShareAnswer | None,
+    told: Sequence[WhatIf],
+    proofs: Sequence[Proof],
+    again: Sequence[Recompute] | None,
 ) -> Iterator[str]:
     running = f" while {found.peak_instruction} runs" if found.peak_instruction else ""
     yield f"peak {size(found.peak_bytes)} at step {found.peak_step} of {len(found.steps)}{running}"
@@ -175,6 +184,9 @@ def _lines(
     if found.hazards is not None:
         yield ""
         yield from _hazard_lines(found.hazards)
+    if again is not None:
+        yield ""
+        yield from _recompute_lines(again)
     if shared is not None:
         yield ""
         verdict = "could share" if shared.could else "cannot share"
@@ -220,6 +232,19 @@ def _hazard_lines(hazards: Sequence[Hazard]) -> Iterator[str]:
         yield "no hazards"
     for one in hazards:
         yield f"{one.severity}: {one.code}: {one.instruction}: {one.message}"
+
+
+def _recompute_lines(again: Sequence[Recompute]) -> Iterator[str]:
+    if not again:
+        yield "nothing at the peak could be computed again from what is there later"
+    for one in again[:_SHOWN_ALLOCATIONS]:
+        yield (
+            f"{size(one.size):>10}  {one.name} ({one.opcode}) could be computed again before {one.before}, "
+            f"{one.steps} steps later"
+        )
+    if len(again) > _SHOWN_ALLOCATIONS:
+        rest = sum(one.size for one in again[_SHOWN_ALLOCATIONS:])
+        yield f"{size(rest):>10}  and {len(again) - _SHOWN_ALLOCATIONS} more"
 
 
 def _oom_lines(message: OomMessage) -> Iterator[str]:

@@ -16,6 +16,7 @@ from hloscope.core.buffers.colors import space_name
 from hloscope.core.buffers.hazards import Hazard, find_hazards, lost_donations, places_in_report, places_of
 from hloscope.core.buffers.memory_map import MapValue, MemoryMap, map_of_assignment, map_of_reports
 from hloscope.core.buffers.questions import ShareAnswer, WhatIf, can_share, what_if
+from hloscope.core.buffers.recompute import Recompute, recomputable
 from hloscope.core.dumps.buffer_reports import read_buffer_assignment, read_live_ranges, read_values
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import HloscopeError, UnsupportedError
@@ -289,6 +290,10 @@ class Buffers:
         """The peak after a change, by our own assignment; see `hloscope.core.buffers.questions.what_if`."""
         backend = backend_of(self._target)
         return what_if(self.module, backend, self.assignment, change)
+
+    def recomputable(self) -> list[Recompute]:
+        """Values that could be computed again instead of kept over the peak, by our own assignment, largest first."""
+        return recomputable(self.assignment)
 
     def of(self, name: str) -> tuple[BufferPlace, ...]:
         """Where the parts of an instruction's result lie, by the compiler's report alone; empty where there is none.

@@ -7,6 +7,7 @@ import pytest
 from hloscope.core.buffers.assignment import CPU, assign_buffers
 from hloscope.core.buffers.memory_map import map_of_assignment
 from hloscope.core.buffers.questions import can_share, what_if
+from hloscope.core.buffers.recompute import recomputable
 from hloscope.core.errors import UsageError
 from hloscope.core.text import load_module
 
@@ -86,3 +87,23 @@ def test_a_bad_change_is_told(change: str) -> None:
     module = load_module(TEXT)
     with pytest.raises(UsageError):
         what_if(module, CPU, assign_buffers(module), change)
+
+
+def test_what_could_be_computed_again() -> None:
+    module = load_module(
+        """HloModule w, is_scheduled=true
+ENTRY e {
+  a = f32[64]{0} parameter(0)
+  b = f32[64,64]{1,0} broadcast(a), dimensions={0}
+  n = f32[64]{0} negate(a)
+  k = f32[64,64]{1,0} broadcast(n), dimensions={0}
+  c = f32[64,64]{1,0} reverse(b), dimensions={0}
+  d = f32[64,64]{1,0} reverse(c), dimensions={0}
+  m = f32[64,64]{1,0} add(d, k)
+  ROOT r = f32[64,64]{1,0} add(m, b)
+}
+"""
+    )
+    found = recomputable(assign_buffers(module))
+    # b comes from the parameter, which is there; k comes from n, which is not.
+    assert [(one.name, one.before, one.size) for one in found] == [("b", "r", 64 * 64 * 4)]

@@ -163,6 +163,9 @@ def _show(run: Run, found: Replay, rows: Sequence[dict[str, object]], begin: int
         print(f"and {left_out} stages that compute the same as one of these")
     for note in found.notes:
         print(f"note: {note}")
+    smaller = [begin + v.index for v in found.stages if any("smaller dimensions" in note for note in v.notes)]
+    if smaller:
+        print(f"note: {_ranges(smaller)}: too large even by region, evaluated with smaller dimensions")
     for reason, numbers in _not_evaluated(found, begin).items():
         print(f"not evaluated: {_ranges(numbers)}: {reason}")
     if found.first_widened is not None:

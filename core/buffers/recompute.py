@@ -1,8 +1,8 @@
 """Values that could be computed again instead of being kept over the peak: what rematerialization would look at.
 
 A value qualifies where it is alive at the peak, is read after it, was not just made, and everything that its
-instruction needs is there at that later read anyway. Source: ``openxla/xla:xla/service/hlo_rematerialization.cc`` (the idea alone:
-XLA weighs candidates by cost and repeats).
+instruction needs is there at that later read anyway. XLA's own pass weighs candidates by cost and repeats.
+Source: ``openxla/xla:xla/service/hlo_rematerialization.cc``.
 """
 
 from __future__ import annotations

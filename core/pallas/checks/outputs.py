@@ -125,8 +125,10 @@ def check_parallel(subject: Subject) -> Iterator[Finding]:
 def parallel_dims(subject: Subject) -> frozenset[int]:
     """Grid dimensions whose steps may run at the same time."""
     rank = len(subject.call.grid)
-    if subject.backend in ("triton", "mosaic_gpu"):
+    if subject.backend == "triton":
         return frozenset(range(rank))
+    if subject.backend == "mosaic_gpu":
+        return frozenset(d for d, word in enumerate(subject.call.semantics) if word != "sequential")
     return frozenset(d for d, word in enumerate(subject.call.semantics) if word in ("parallel", "core_parallel"))
 
 

@@ -52,6 +52,8 @@ class _Memory:
     """Program that last used an atomic on it."""
     reader: Array
     """Program that last read it."""
+    index: Array
+    """Position of every element of the buffer."""
     places: dict[tuple[int, str], Span | None]
     """(program, kind of access) -> where it last did that."""
 
@@ -230,7 +232,7 @@ class GpuMachine(Machine):
 
     def _access(self, memory: _Memory, ref: Ref, kind: str, mask: Array | None) -> None:
         me, views = self.program, _plain(ref)
-        places = apply(np.arange(memory.inside.size).reshape(memory.inside.shape), views)
+        places = apply(memory.index, views)
         chosen = np.reshape(_chosen(places, mask), -1)
         if not memory.inside.reshape(-1)[chosen].all():
             outside = int(np.count_nonzero(~memory.inside.reshape(-1)[chosen]))
@@ -288,7 +290,8 @@ def _memory(name: str, aval: Any, kind: str, value: Array | None, windows: Seque
         whole[key] = value.reshape(shape)
     written = np.zeros(whole.shape, bool) if kind == "output" else None
     tables = [np.full(whole.shape, NOBODY, np.int64) for _ in range(3)]
-    return _Memory(Buffer(name, aval, whole, "gmem", written), low, shape, inside, *tables, places={})
+    index = np.arange(whole.size).reshape(whole.shape)
+    return _Memory(Buffer(name, aval, whole, "gmem", written), low, shape, inside, *tables, index=index, places={})
 
 
 def _plain(ref: Ref) -> list[Index]:

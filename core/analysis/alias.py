@@ -46,6 +46,10 @@ def input_output_aliases(module: HloModule) -> Sequence[EntryAlias]:
     found = entry_aliases(text)
     if found is None:
         raise VerifyError(f"module {module.name}: input_output_alias cannot be read")
+    count = len(module.entry.parameters)
+    for one in found:
+        if not 0 <= one.parameter < count:
+            raise VerifyError(f"module {module.name} donates parameter {one.parameter}; its entry has {count}")
     return found
 
 

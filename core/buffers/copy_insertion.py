@@ -247,7 +247,7 @@ def remove_unnecessary_copies(
     def ask(copy: HloInstruction) -> bool:
         step = ctx.gate("remove-copy", copy)
         if step:
-            step.done(detail=f"{copy.shape.byte_size} bytes")
+            step.done(detail="" if _size(copy) is None else f"{_size(copy)} bytes")
         return bool(step)
 
     def told(copy: HloInstruction, reason: Interference | None) -> None:
@@ -257,13 +257,18 @@ def remove_unnecessary_copies(
     return remove_copies(module, remover, ask, told)
 
 
+def _size(copy: HloInstruction) -> int | None:
+    """Bytes of a copy; None where a dimension has no bound."""
+    return None if copy.shape.is_unbounded else copy.shape.byte_size
+
+
 def _interference(copy: HloInstruction, reason: Interference) -> CopyInterference:
     return CopyInterference(
         subject=copy.name,
         computation=copy.parent.name,
         verdict="refused",
         code=reason.code,
-        bytes=copy.shape.byte_size,
+        bytes=_size(copy),
         value=reason.first.short() if reason.first is not None else None,
         read_by=reason.use.instruction.name if reason.use is not None else None,
         overwritten_by=reason.second.short() if reason.second is not None else None,
@@ -363,6 +368,6 @@ def _tell(ctx: PassContext | None, copies: Copies, why: str, cause: HloInstructi
                 code=why,
                 cause=cause.name,
                 index="{" + ",".join(map(str, index)) + "}",
-                bytes=copy.shape.byte_size,
+                bytes=_size(copy),
             )
         )

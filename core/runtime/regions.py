@@ -20,13 +20,13 @@ from hloscope.core.hlo.hashing import IGNORED, computation_hash
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.runtime.compare import Comparison, Rules, Sensitivity, compare, join_rules, rules_for
 from hloscope.core.runtime.evaluator import TOKEN, EvaluationOptions, evaluate_instruction, leaves
+from hloscope.core.runtime.evaluator.custom_calls import KERNELS
 from hloscope.core.runtime.evaluator.memory import available_memory, in_words
 from hloscope.core.runtime.evaluator.noise import disturbance
 from hloscope.core.runtime.evaluator.sharding import parse_sharding
 from hloscope.core.runtime.evaluator.values import TooLargeError
 from hloscope.core.runtime.inputs import random_inputs
 from hloscope.core.runtime.mesh import SimulatedMesh, needs_mesh
-from hloscope.core.runtime.stage import KERNELS
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation

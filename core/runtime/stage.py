@@ -20,6 +20,7 @@ import numpy as np
 
 from hloscope.core.errors import EvaluationError, HloscopeError, UnsupportedError
 from hloscope.core.runtime.evaluator import evaluate
+from hloscope.core.runtime.evaluator.custom_calls import KERNELS
 from hloscope.core.runtime.evaluator.sharding import REPLICATED, Sharding, parse_shardings, same_bits
 from hloscope.core.runtime.evaluator.values import TOKEN, Array, EvaluationOptions, Token, Value, pack
 from hloscope.core.runtime.inputs import random_array
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.hlo.shape import Shape
     from hloscope.core.runtime.evaluator.values import Kernel, Machine, Prepare
-
-KERNELS = frozenset({"tpu_custom_call", "__gpu$xla.gpu.triton", "mosaic_gpu", "mosaic_gpu_v2", "triton_kernel_call"})
-"""Targets whose computation is not in the HLO: Pallas and Triton kernels."""
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from hloscope.core.hlo.hashing import structural_hash
 from hloscope.core.runtime import elided
 from hloscope.core.runtime.compare import Comparison, Rules, Sensitivity, compare, join_rules, rules_for
 from hloscope.core.runtime.evaluator import Array, EvaluationOptions
+from hloscope.core.runtime.evaluator.custom_calls import KERNELS
 from hloscope.core.runtime.evaluator.values import TooLargeError
 from hloscope.core.runtime.regions import Given, RegionVerdict, check_regions
 from hloscope.core.runtime.shrink import shrink
 from hloscope.core.runtime.stage import (
-    KERNELS,
     Program,
     StageRun,
     arguments_of,

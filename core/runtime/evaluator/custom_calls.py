@@ -30,12 +30,19 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.shape import Shape
 
 
+KERNELS = frozenset({"tpu_custom_call", "__gpu$xla.gpu.triton", "mosaic_gpu", "mosaic_gpu_v2", "triton_kernel_call"})
+"""Targets whose computation is not in the HLO: Pallas and Triton kernels."""
+
+
 def prepare(instruction: HloInstruction, machine: Machine) -> Kernel:
     """The kernel of a custom call. Raises InstructionUnsupported for a target that nobody knows."""
     target = str(instruction.attr("custom_call_target") or "")
     if target in machine.options.opaque:
         return _opaque(instruction, machine)
     found = machine.options.custom_calls.get(target) or TARGETS.get(target)
+    if found is None and target in KERNELS:
+        what = "a Pallas or Triton kernel whose computation is not in the HLO"
+        raise InstructionUnsupported(instruction, f"of {target!r}, {what} (--opaque {target} draws its result)")
     if found is None:
         raise InstructionUnsupported(instruction, f"with the unknown target {target!r} (opaque targets draw a result)")
     return found(instruction, machine)

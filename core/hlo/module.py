@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hloscope.core.errors import InternalError
+from hloscope.core.errors import InternalError, ParseError
 from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.names import NameUniquer
 from hloscope.core.hlo.shape import Shape, scan_shape
@@ -87,13 +87,20 @@ class HloModule:
 
     @property
     def num_partitions(self) -> int:
-        """Partitions of the program (SPMD), 1 where the header does not say."""
-        return int(self.attrs.get("num_partitions", "1"))
+        """Partitions (SPMD), 1 where the header does not say. Raises ParseError where that is no number."""
+        return self._count("num_partitions")
 
     @property
     def replica_count(self) -> int:
-        """Replicas of the program, 1 where the header does not say."""
-        return int(self.attrs.get("replica_count", "1"))
+        """Replicas of the program, 1 where the header does not say. Raises ParseError where that is no number."""
+        return self._count("replica_count")
+
+    def _count(self, key: str) -> int:
+        text = self.attrs.get(key, "1")
+        try:
+            return int(text)
+        except ValueError:
+            raise ParseError(f"expected a number as {key}, got {text[:40]!r}") from None
 
     def instructions(self) -> Iterator[HloInstruction]:
         """All instructions, computation by computation."""

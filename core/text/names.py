@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.hlo.attributes import unquote
 from hloscope.core.hlo.names import sanitize
 from hloscope.core.hlo.stack_frames import StackFrame, StackFrames
@@ -44,8 +45,14 @@ class XlaNames:
 
 
 def as_xla_reads(module: HloModule) -> HloModule:
-    """A copy with the names and threads that the module has once XLA's parser has read it."""
-    copy = module.clone()
+    """A copy with the names and threads that the module has once XLA's parser has read it.
+
+    A module whose computations call each other in a cycle comes back as it is.
+    """
+    try:
+        copy = module.clone()
+    except InternalError:  # computations that call each other: nothing that XLA would read
+        return module
     _number_frames(copy)
     names, computations = XlaNames(), XlaNames()
     for computation in copy.computations:
@@ -61,7 +68,10 @@ def as_xla_reads(module: HloModule) -> HloModule:
 def _as_made(node: HloInstruction) -> None:
     """Give an instruction the shape that XLA makes from its parts, whatever the text says."""
     shape = node.shape
-    wanted = made_shape(node)
+    try:
+        wanted = made_shape(node)
+    except (HloscopeError, ValueError):  # an attribute that cannot be read
+        wanted = None
     if node.opcode == "constant" and shape.layout is not None and shape.layout.element_size_in_bits:
         wanted = shape.with_layout(replace(shape.layout, element_size_in_bits=0))
     if wanted is not None and wanted != shape:
@@ -128,7 +138,10 @@ def _number_frames(module: HloModule) -> None:
         for node in computation:
             text = node.raw_attrs.get("metadata")
             if text is not None and "stack_frame_id" in text:
-                number = node.metadata.stack_frame_id
+                try:
+                    number = node.metadata.stack_frame_id
+                except HloscopeError:  # it cannot be read, and prints as it stands
+                    continue
                 if number and (wanted := moved(number)) != number:
                     node.set_attr("metadata", replace(node.metadata, stack_frame_id=wanted))
     module.stack_frames = new

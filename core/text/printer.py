@@ -201,10 +201,14 @@ def _line(node: HloInstruction, writer: LineWriter, names: Mapping[HloInstructio
             continue
         if key == CONTROL and not options.control_edges:
             continue
-        if options.bodies and (key in CALLED):
+        if options.bodies and (key in CALLED) and depth < _MAX_BODIES:
             value = _bodies(node, key, writer, depth)
         text += f", {key}={value}"
     return text
+
+
+_MAX_BODIES = 60
+"""How deep bodies are written in one another; deeper ones (and those that call themselves) are named."""
 
 
 def _bodies(node: HloInstruction, key: str, writer: LineWriter, depth: int) -> str:

@@ -76,7 +76,10 @@ def fault(text: str, shape: Shape, devices: int | None) -> str | None:
     """What is wrong with a sharding of `shape` on that many devices (None: not known); None where nothing is."""
     if shape.is_token:
         return None
-    sharding = parse(text)
+    try:
+        sharding = parse(text)
+    except ValueError:
+        return f"the sharding {text} cannot be read"
     for one in sharding if isinstance(sharding, tuple) else (sharding,):
         if one.kind == "other" and _KNOWN.search(one.text) is None:
             return f"the sharding {one.text} cannot be read"

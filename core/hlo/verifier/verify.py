@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hloscope.core.errors import HloscopeError
 from hloscope.core.hlo.verifier import deadlock, instruction_rules, module_rules, shape_rules, structure
 from hloscope.core.hlo.verifier.buffers import buffer_faults
 from hloscope.core.hlo.verifier.context import Context, is_async_computation, thread_of
@@ -38,7 +39,12 @@ def verify(
     """
     findings: list[Finding] = []
     asynchronous: set[HloInstruction] = set()
-    for fault, computation in _faults(Context(module, options if options is not None else options_for(module))):
+    try:
+        context = Context(module, options if options is not None else options_for(module))
+    except HloscopeError as error:
+        line = line_of("", "") if line_of is not None else None
+        return [Finding("unreadable-attribute", error.message, line=line)]
+    for fault, computation in _faults(context):
         node = fault.instruction
         if node is not None and fault.code.startswith("async-"):
             if node in asynchronous:

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hloscope.core.errors import HloscopeError
+from hloscope.core.hlo.verifier import verify
 from hloscope.core.text import PrintOptions, load_module, print_module
+from hloscope.core.text.names import as_xla_reads
 from hloscope.core.text.reader import read_text
 from hloscope.core.text.value_forms import FORMS, canonical_value
 
@@ -79,3 +81,24 @@ def test_values_are_read_or_refused(name: str, text: str) -> None:
 )
 def test_extremes(text: str) -> None:
     _check(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HloModule m\nf { p = f32[] parameter(0)\n ROOT c = f32[] call(p), to_apply=g }\n"
+        "g { p = f32[] parameter(0)\n ROOT c = f32[] call(p), to_apply=f }\n"
+        "ENTRY e { p = f32[] parameter(0)\n ROOT c = f32[] call(p), to_apply=f }\n",
+        "HloModule m, replica_count=x\nENTRY e { ROOT p = f32[] parameter(0) }",
+        "HloModule m\nENTRY e { ROOT p = f32[2] parameter(0), sharding={devices=[1 1]0} }",
+        "HloModule m\nENTRY e { ROOT p = f32[2] parameter(0), metadata={stack_frame_id={}} }",
+    ],
+    ids=["recursion", "header", "sharding", "metadata"],
+)
+def test_what_cannot_be_read_can_be_printed_and_verified(text: str) -> None:
+    result = read_text(text, check=True)
+    module = result.module
+    assert module is not None and result.xla_would_reject
+    print_module(module, PrintOptions.canonical())
+    print_module(as_xla_reads(module), PrintOptions.xla())
+    verify(module)

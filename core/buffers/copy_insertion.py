@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _NO_LOOP_COPIES = "xla_disable_while_loop_copies"
 _Want = Callable[["HloInstruction", "ShapeIndex", str], None]
+_TRANSFERS = ("send", "recv", "copy-start")
+"""Starts whose result is in use until their done, and must not be copied."""
 _DISJOINT = "xla_disjoint_read_write_regions"
 
 
@@ -66,7 +68,7 @@ def add_copies(module: HloModule, info: AliasInfo, ctx: PassContext | None = Non
                 _copy_loop_state(analysis, node, ctx)
             elif node.opcode == "conditional":
                 _copy_branch_results(analysis, node, ctx)
-            elif node.opcode in ("send", "recv", "copy-start"):
+            elif node.opcode in _TRANSFERS:
                 _copy_transition(node)
             else:
                 _copy_in_place_operands(info, node, ctx)
@@ -99,7 +101,7 @@ def _copy_loop_state(analysis: AliasAnalysis, loop: HloInstruction, ctx: PassCon
     for index, values in flow.sets(loop).items():
         first = flow.value_set(init, index)
         if len(first) != 1 or len(values) != 1 or first != values:
-            if first and first[0].instruction.opcode in ("send", "recv", "copy-start") and index:
+            if index and init.opcode == "tuple" and init.operand(index[0]).opcode in _TRANSFERS:
                 continue
             marked.append(index)
     if not marked:

@@ -1,6 +1,6 @@
 """Measures the optimizer against XLA:CPU: the module just before layout assignment, ours against the real one.
 
-    python benchmarks/bench_optimizer.py [NAME…] [--keep DIR] [--no-values] [--diff] [--layers 2,4,8]
+    python benchmarks/bench_optimizer.py [NAME…] [--keep DIR] [--no-values] [--diff] [--layers 2,4,8] [--programs FILE.py]
 
 Programs are the single-device CPU dumps of the corpus (``HLOSCOPE_CORPUS``, else ``../shared/corpus``) and the jax
 functions of ``optimizer_programs.py``. For each: instructions of XLA's stage and ours and their ratio, the distance of
@@ -107,9 +107,8 @@ def corpus_programs(wanted: list[str], keep: Path | None) -> list[Program]:
     return list(found.values())
 
 
-def own_programs(wanted: list[str], keep: Path | None) -> list[Program]:
-    """The functions of ``optimizer_programs.py``, traced by jax."""
-    path = Path(__file__).with_name("optimizer_programs.py")
+def own_programs(wanted: list[str], keep: Path | None, path: Path) -> list[Program]:
+    """The functions of ``optimizer_programs.py`` (or of another file), traced by jax."""
     names = re.findall(r"^def ([a-z]\w*)\(", path.read_text("utf-8"), re.M) if path.is_file() else []
     found: list[Program] = []
     for name in names:
@@ -213,11 +212,12 @@ def main() -> int:
     parser.add_argument("--no-values", action="store_true")
     parser.add_argument("--diff", action="store_true")
     parser.add_argument("--layers")
+    parser.add_argument("--programs", type=Path, default=Path(__file__).with_name("optimizer_programs.py"))
     given = parser.parse_args()
     print(f"{'program':24} {'before':>6} {'XLA':>6} {'ours':>6} {'ratio':>6} {'histo':>7} {'exact counts':14} "
           f"{'equal':5} {'ours s':>7} {'XLA s':>7} {'share':>5}")  # fmt: skip
     met = 0
-    programs = [*corpus_programs(given.names, given.keep), *own_programs(given.names, given.keep)]
+    programs = [*corpus_programs(given.names, given.keep), *own_programs(given.names, given.keep, given.programs)]
     for program in programs:
         met += row(program, not given.no_values, given.diff)
     print(f"{met} of {len(programs)} meet all aims")

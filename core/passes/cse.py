@@ -54,6 +54,8 @@ class HloCse:
         for number, one in enumerate(order):
             numbers[one] = number
         for one in order:
+            if not one.in_computation:
+                continue  # it was an operand of a merged one alone
             if one.opcode == "iota":
                 # Equal iotas are not merged (each is cheap), but count as the same operand.
                 key = (self._shape_text(one), one.raw_attrs.get("iota_dimension"))
@@ -83,7 +85,7 @@ class HloCse:
             return False
         computation = old.parent
         old.replace_all_uses_with(first)
-        computation.remove(old)
+        computation.remove_with_dead_operands(old)
         step.done(detail=f"kept %{first.name}")
         return True
 

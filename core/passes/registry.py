@@ -130,6 +130,8 @@ loop-schedule-linearizer buffers.loop_schedule_linearizer:LoopScheduleLinearizer
     reads of a loop's state before its writes
 map-inline passes.expand.elementary:MapInliner
     maps as plain operations
+multi_output_fusion fusion.gpu.multi_output_fusion:MultiOutputFusion
+    kernels that read the same values as one with several results
 operand_upcaster passes.expand.contractions:OperandUpcaster
     operands of products in the type of the result
 priority-fusion fusion.gpu.priority_fusion:PriorityFusion

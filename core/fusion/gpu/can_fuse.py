@@ -128,13 +128,13 @@ def _subshapes(shape: Shape) -> int:
     return 1 + sum(_subshapes(one) for one in shape.tuple_shapes)
 
 
-def parameter_refusal(consumer: HloInstruction, producer: HloInstruction) -> Decision:
-    """A kernel takes so many pointers only."""
+def parameter_refusal(consumer: HloInstruction, producer: HloInstruction, *, consumes: bool = True) -> Decision:
+    """A kernel takes so many pointers only; one that consumes the other may keep as many operands as it had."""
     outputs = _subshapes(consumer.shape) + _subshapes(producer.shape)
     if consumer.operand_count + producer.operand_count - 1 + outputs <= MAX_PARAMETERS:
         return ALLOWED
     operands = {*consumer.operands, *producer.operands} - {consumer, producer}
-    if len(operands) <= consumer.operand_count or len(operands) + outputs <= MAX_PARAMETERS:
+    if (consumes and len(operands) <= consumer.operand_count) or len(operands) + outputs <= MAX_PARAMETERS:
         return ALLOWED
     return Decision.forbid(
         "Number of operands and output buffers is larger than allowed budget per fusion",
@@ -145,7 +145,9 @@ def parameter_refusal(consumer: HloInstruction, producer: HloInstruction) -> Dec
     )
 
 
-def budget_refusal(consumer: HloInstruction, producer: HloInstruction, device: DeviceDescription) -> Decision:
+def budget_refusal(
+    consumer: HloInstruction, producer: HloInstruction, device: DeviceDescription, *, consumes: bool = True
+) -> Decision:
     """Shared memory, reductions and parameters have limits."""
     shared = shared_memory(consumer, device) + shared_memory(producer, device)
     if shared > device.shared_memory_per_block:
@@ -162,7 +164,7 @@ def budget_refusal(consumer: HloInstruction, producer: HloInstruction, device: D
             reductions=reductions,
             limit=MAX_UNNESTED_REDUCTIONS,
         )
-    return parameter_refusal(consumer, producer)
+    return parameter_refusal(consumer, producer, consumes=consumes)
 
 
 def can_fuse(producer: HloInstruction, consumer: HloInstruction, model: GpuModel) -> Decision:

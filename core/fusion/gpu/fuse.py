@@ -136,7 +136,7 @@ def pull_in(fusion: HloInstruction, producer: HloInstruction, users: UserOrder |
     for number, one in enumerate(body.parameters):
         if one.parameter_number != number:
             one.set_parameter_number(number)
-    _set_operands(fusion, [*kept, *added])
+    set_operands(fusion, [*kept, *added])
     if users is not None:
         users.remove(producer, fusion)
         for operand in added:
@@ -165,7 +165,8 @@ def _merge(
     return made[root]
 
 
-def _set_operands(fusion: HloInstruction, operands: list[HloInstruction]) -> None:
+def set_operands(fusion: HloInstruction, operands: list[HloInstruction]) -> None:
+    """Give a fusion these operands in place of those that it has."""
     fusion.detach_operands()
     for operand in operands:
         fusion.append_operand(operand)

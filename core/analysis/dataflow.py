@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hloscope.core.analysis.dataflow_phi import PhiGraph
 from hloscope.core.analysis.dataflow_values import HloPosition, HloValue, has_index, sub_shapes
@@ -172,7 +172,7 @@ class DataflowAnalysis:
         while work:
             node = heappop(work)[2]
             waiting.discard(node)
-            update = _UPDATES.get(node.opcode)
+            update = self._UPDATES.get(node.opcode)
             if update is None or not update(self, node):
                 continue
             for user in node.users:
@@ -395,6 +395,35 @@ class DataflowAnalysis:
                         if value.instruction is not node:
                             value.positions.append(HloPosition(node, index))
 
+    _UPDATES: ClassVar[Mapping[str, Callable[[DataflowAnalysis, HloInstruction], bool]]] = MappingProxyType(
+        {
+            "bitcast": _forward,
+            "domain": _forward,
+            "add-dependency": _forward,
+            "opt-barrier": _forward,
+            "all-reduce-done": _forward,
+            "copy": _copy,
+            "tuple": _tuple,
+            "get-tuple-element": _element,
+            "call": _call,
+            "while": _while,
+            "conditional": _conditional,
+            "parameter": _parameter,
+            "async-start": _async_start,
+            "async-update": _async_update,
+            "async-done": _async_output,
+            "all-gather-start": _start_with_operands,
+            "collective-permute-start": _start_with_operands,
+            "all-gather-done": _done_of_second,
+            "collective-permute-done": _done_of_second,
+            "copy-start": _copy_start,
+            "copy-done": _first_of_operand,
+            "send": _send,
+            "recv-done": _recv_done,
+        }
+    )
+    """Opcode -> how its value sets follow from others."""
+
 
 _NOTHING: Mapping[ShapeIndex, ValueSet] = MappingProxyType({})
 
@@ -504,32 +533,3 @@ _PARTIAL: Mapping[str, Callable[[HloInstruction, ShapeIndex, Shape], bool]] = Ma
     }
 )
 """Opcode -> whether a part is made there, for those that make some parts only."""
-
-_UPDATES: Mapping[str, Callable[[DataflowAnalysis, HloInstruction], bool]] = MappingProxyType(
-    {
-        "bitcast": DataflowAnalysis._forward,
-        "domain": DataflowAnalysis._forward,
-        "add-dependency": DataflowAnalysis._forward,
-        "opt-barrier": DataflowAnalysis._forward,
-        "all-reduce-done": DataflowAnalysis._forward,
-        "copy": DataflowAnalysis._copy,
-        "tuple": DataflowAnalysis._tuple,
-        "get-tuple-element": DataflowAnalysis._element,
-        "call": DataflowAnalysis._call,
-        "while": DataflowAnalysis._while,
-        "conditional": DataflowAnalysis._conditional,
-        "parameter": DataflowAnalysis._parameter,
-        "async-start": DataflowAnalysis._async_start,
-        "async-update": DataflowAnalysis._async_update,
-        "async-done": DataflowAnalysis._async_output,
-        "all-gather-start": DataflowAnalysis._start_with_operands,
-        "collective-permute-start": DataflowAnalysis._start_with_operands,
-        "all-gather-done": DataflowAnalysis._done_of_second,
-        "collective-permute-done": DataflowAnalysis._done_of_second,
-        "copy-start": DataflowAnalysis._copy_start,
-        "copy-done": DataflowAnalysis._first_of_operand,
-        "send": DataflowAnalysis._send,
-        "recv-done": DataflowAnalysis._recv_done,
-    }
-)
-"""Opcode -> how its value sets follow from others."""

@@ -234,7 +234,8 @@ def reshape_iota(one: HloInstruction, options: RuleOptions) -> Answer:
         return None
     along = int(inner.attr("iota_dimension"))
     groups = shape_groups(inner.shape.dimensions, one.shape.dimensions)
-    after = next((b for a, b in groups or () if a == (along,)), None)
+    sizes = inner.shape.dimensions
+    after = next((b for a, b in groups or () if along in a and all(sizes[d] == 1 for d in a if d != along)), None)
     if not after:
         return None
 

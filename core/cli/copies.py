@@ -59,7 +59,9 @@ def command(
         emit_table(rows, columns, table, source=run.source)
         if not (table.json or table.jsonl):
             shown, _ = select_rows(rows, columns, table)
-            by_place = {(row.copy, row.computation, row.cause.stage): row for row in answer.rows}
+            by_place: dict[tuple[object, ...], CopyRow] = {
+                (row.copy, row.computation, row.cause.stage): row for row in answer.rows
+            }
             _say_causes([by_place[one["copy"], one["computation"], one["stage"]] for one in shown])
 
 

@@ -82,7 +82,7 @@ def restore_list_order(compile_: RealCompile, pair: PassPair, module: HloModule)
     """Put the module's instructions into the order in which they were made; notes say what could not be known."""
     last = pair.before.index
     first = next((one.index for one in compile_.stages if one.pass_name == "before_optimizations"), 0)
-    earlier = sorted({*([first] if first < last else []), *range(min(first, last) if first < last else 0, last + 1)})
+    earlier = list(range(first if first < last else 0, last + 1))
     order = ListOrder(coarse=len(earlier) <= FEW_STAGES)
     read = 0
     seen: str | None = None

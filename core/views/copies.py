@@ -71,7 +71,9 @@ _KINDS: tuple[tuple[str, CauseKind, str], ...] = (
     (r"layout_?-?normalization", "layout-normalization", "layouts were made row-major; transposes and copies stay"),
     (r"fusion", "fusion", "the fusion pass made it"),
 )  # fmt: skip
-_KIND_PATTERNS = tuple((re.compile(pattern, re.I), kind, words) for pattern, kind, words in _KINDS)
+_KIND_PATTERNS: tuple[tuple[re.Pattern[str], CauseKind, str], ...] = tuple(
+    (re.compile(pattern, re.I), kind, words) for pattern, kind, words in _KINDS
+)
 
 _COPY = re.compile(
     rb"^[ \t]+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\([^=\n]*?\)|\S+) (?:copy|copy-start)\("

@@ -56,7 +56,8 @@ _GPU_SIMPLIFY = (
     " simplify-conditional cse dce"
 )
 _GPU_BEFORE = (
-    "batched_gather_scatter_normalizer dot_decomposer result_caster operand_upcaster rng-expander"
+    "batched_gather_scatter_normalizer dot_decomposer result_caster"
+    " operand_upcaster{except_matrices=true} rng-expander"
     " rng-bit-generator-expander comparison-expander zero_sized_hlo_elimination select_and_scatter_expander"
     " cholesky_expander"
     " dynamic-index-splitter call-inliner batchnorm_expander"

@@ -163,6 +163,14 @@ def upcast_without_library(one: HloInstruction, options: RuleOptions) -> Answer:
     return answer
 
 
+@rule("upcast-operands", "dot convolution", "as above, but no matrix products, which the GPU's library does")
+def upcast_without_matrices(one: HloInstruction, options: RuleOptions) -> Answer:
+    answer = upcast_operands.match(one, options)
+    if callable(answer) and one.opcode == "dot" and all(side.free for side in sides(one)):
+        return Refusal("library", f"{one.operand(0).shape.element_type} is multiplied as it is")
+    return answer
+
+
 @dataclass(frozen=True)
 class OperandUpcaster:
     """Operands in the type of the result."""
@@ -171,10 +179,13 @@ class OperandUpcaster:
     is_pipeline = False
     except_library: bool = False
     """Leave what XLA:CPU's library computes."""
+    except_matrices: bool = False
+    """Leave matrix products, as XLA:GPU does."""
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         """Every computation."""
         chosen = upcast_without_library if self.except_library else upcast_operands
+        chosen = upcast_without_matrices if self.except_matrices else chosen
         return run_rules((chosen,), RuleOptions(), module, ctx)
 
 

@@ -219,7 +219,8 @@ def trace_function(writer: Writer, request: dict[str, Any], module: dict[str, An
                 raise
             # the function asks which chip it is for: the target, else a v5e
             del writer.calls[writer.first_call :]
-            with as_device(request.get("lower") if request.get("lower") in DEVICE_KINDS else "v5e"):
+            wanted = str(request.get("lower"))
+            with as_device(wanted if wanted in DEVICE_KINDS else "v5e"):
                 closed = jax.make_jaxpr(function)(*args, **kwargs)
     except Exception as error:
         program["refused"] = {"kind": type(error).__name__, "message": whole_message(error),

@@ -76,8 +76,8 @@ def _say_causes(rows: Sequence[CopyRow]) -> None:
             print(f"  no longer there after {row.gone}")
         if row.remedy is not None:
             less = row.remedy.bytes_before - row.remedy.bytes_after
-            proof = " and the real compiler's" if "xla" in row.remedy.proven_by else ""
-            print(f"  remedy: {row.remedy.change} ({less:,} bytes less to copy; proven by hloscope's{proof} own pass)")
+            proof = "hloscope's own pass" + (" and the real compiler" if "xla" in row.remedy.proven_by else "")
+            print(f"  remedy: {row.remedy.change} ({less:,} bytes less to copy; proven by {proof})")
 
 
 def _rows(rows: tuple[CopyRow, ...]) -> Iterator[dict[str, object]]:

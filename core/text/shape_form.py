@@ -46,7 +46,7 @@ def walk_shape(at: Cursor) -> None:
         if at.kind == "(":
             depth += 1
             at.advance()
-            if at.kind != ")":
+            if not at.stands(")"):
                 continue
         elif at.kind == "word" and at.value == "b" and at.following().kind == "(":
             at.advance()
@@ -90,7 +90,7 @@ def _array(at: Cursor) -> None:
     at.items("[", "]", size)
     if plain and sizes:
         raise ParseError("a token or opaque value has no dimensions", column=start + 1)
-    if at.kind == "{" and at.following().kind in ("int", ":"):
+    if at.stands("{") and at.following().kind in ("int", ":"):
         order = _layout(at)
         if order != len(sizes):
             raise ParseError(f"the layout has {order} dimensions, the shape has {len(sizes)}", column=start + 1)

@@ -124,7 +124,7 @@ def walk_right_side(at: Cursor) -> None:
     opcode = at.value
     at.advance()
     if opcode == "constant":
-        if at.kind != "(":
+        if not at.stands("("):
             at.fail(f"expected '(', got {at.glance()}")
         end = match_bracket(at.text, at.start)
         if end < 0:
@@ -182,7 +182,7 @@ def walk_tables(at: Cursor) -> None:
         _table_head(at, table)
         while at.kind == "int":
             at.integer()
-            if at.kind == "string":
+            if at.stands("string"):
                 at.string()
     _table_head(at, "FileLocations")
     _rows(at, _LOCATION)
@@ -202,9 +202,9 @@ def _rows(at: Cursor, keys: tuple[str, ...]) -> None:
         row = at.start
         at.expect("{")
         seen: set[str] = set()
-        while at.kind != "}":
+        while not at.stands("}"):
             at.accept(",")
-            if at.kind != "key" or at.value not in keys:
+            if not at.stands("key") or at.value not in keys:
                 at.fail(f"expected one of {', '.join(keys)}, got {at.glance()}")
             if at.value in seen:
                 at.fail(f"{at.value} is given twice")

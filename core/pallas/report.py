@@ -17,7 +17,7 @@ import numpy as np
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.ledger import LedgerWriter
 from hloscope.core.ledger.events import PallasFinding
-from hloscope.core.pallas.accesses import kernel_facts
+from hloscope.core.pallas.accesses import SPACES, kernel_facts
 from hloscope.core.pallas.call import PallasCall, Program
 from hloscope.core.pallas.checks.finding import Finding, Subject
 from hloscope.core.pallas.checks.registry import CODES, check_call
@@ -252,6 +252,7 @@ def call_report(subject: Subject, function: str | None) -> CallReport:
             "array": str(operand.array),
             "block": [str(dim) for dim in operand.dims],
             "space": operand.space,
+            "space_meaning": SPACES.get(operand.space),
             "index_map": _place(operand.map_at),
             "spec": _place(operand.spec_at),
             "aliases": [n for s, n in call.aliases if operand.kind == "input" and s - call.slots.prefetch == position],

@@ -25,7 +25,7 @@ ENTRY e {
   e1 = f32[64,8]{1,0} exponential(s1)
   d = f32[64,8]{1,0} dot(e1, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   s2 = f32[64,8]{1,0} subtract(d, a)
-  n2 = f32[64,8]{1,0} cosine(s2)
+  n2 = f32[64,8]{1,0} tanh(s2)
   d2 = f32[64,8]{1,0} dot(n2, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   s3 = f32[64,8]{1,0} subtract(d2, a)
   ROOT n3 = f32[64,8]{1,0} tanh(s3)

@@ -125,6 +125,15 @@ def assign_layouts(module: HloModule, backend: Backend, ctx: PassContext, *, rem
     return Assignment(changed, tuple(writer.made), tuple(prepared), state)
 
 
+def is_past_layouts(module: HloModule) -> bool:
+    """Whether a module has been through layout assignment: it is scheduled, or has fusions or bitcasts."""
+    return module.is_scheduled or any(
+        instruction.opcode in ("fusion", "bitcast")
+        for computation in module.computations
+        for instruction in computation.instructions
+    )
+
+
 def _run_on(state: LayoutState, computation: HloComputation) -> None:
     open_buffers = {
         buffer.id: buffer
@@ -269,4 +278,12 @@ def _filled(wanted: Shape, shape: Shape) -> Shape:
     return map_leaves(wanted, leaf_of)
 
 
-__all__ = ["BEGINNING_PRIORITY", "Assignment", "LayoutAssignment", "assign_layouts", "backend_of", "entry_layout_of"]
+__all__ = [
+    "BEGINNING_PRIORITY",
+    "Assignment",
+    "LayoutAssignment",
+    "assign_layouts",
+    "backend_of",
+    "entry_layout_of",
+    "is_past_layouts",
+]

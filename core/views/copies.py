@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from hloscope.core.analysis.real_compile import stages_around
 from hloscope.core.errors import DumpError, HloscopeError, InternalError, UnsupportedError, UsageError
 from hloscope.core.hlo.shape import Shape
-from hloscope.core.layout.assignment import assign_layouts, backend_of
+from hloscope.core.layout.assignment import assign_layouts, backend_of, is_past_layouts
 from hloscope.core.layout.explain import (
     Conflict,
     LayoutChain,
@@ -310,6 +310,19 @@ class _Answer:
         target = self._target or (self._run.source.target if self._run.source.target in ("cpu", "gpu") else "cpu")
         assert target is not None
         module = self._compile.module(0)
+        if is_past_layouts(module):
+            self._notes.append(
+                "the module has its layouts already: only a dump of its compile tells why copies are there"
+            )
+            counts = RunCounts(module)
+            rows = [
+                self._row(
+                    one, 0, _Found(one.name, 0, 0, (b"", b"")), "program", "the module has it", None, None, counts
+                )
+                for one in module.instructions()
+                if one.opcode in ("copy", "copy-start")
+            ]
+            return CopiesAnswer(tuple(rows), tuple(self._notes))
         assignment = assign_layouts(module, backend_of(target), PassContext(target=target), remember=True)
         self._notes.append(
             f"{self._run.source.path} is a single module: hloscope ran its own layout-assignment for {target} on it"
@@ -543,6 +556,8 @@ def _own_chain(run: Run, names: tuple[str, ...]) -> LayoutChain | None:
     target = run.source.target if run.source.target in ("cpu", "gpu") else "cpu"
     try:
         module = RunCompile(run).module(0)
+        if is_past_layouts(module):
+            return None
         assignment = assign_layouts(module, backend_of(target), PassContext(target=target), remember=True)
     except (HloscopeError, InternalError):
         return None

@@ -168,6 +168,16 @@ def test_copies_of_a_real_dump_and_where_they_go(fixtures: Path, capsys: pytest.
     assert "because" in capsys.readouterr().out
 
 
+def test_a_module_that_has_its_layouts_is_listed_as_it_is(fixtures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = fixtures / "dumps" / "cpu" / "module_0000.jit_layout_heavy.cpu_after_optimizations.txt"
+    found, said = rows(path, capsys)
+    assert "has its layouts already" in said and found
+    assert all(row["kind"] == "program" and row["remedy"] is None for row in found)
+    assert {row["to_layout"] for row in found} > {"{3,2,1,0}"}
+    with load(str(path)) as run:
+        assert layout_chain(run, str(found[0]["copy"])) is None
+
+
 def test_the_chain_of_an_instruction(fixtures: Path, transposed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with load(str(fixtures / "dumps" / "cpu")) as run:
         chain = layout_chain(run, "reshape.3")

@@ -268,6 +268,9 @@ class _Answer:
         for pattern, kind, words in _KIND_PATTERNS:
             if pattern.search(where):
                 return kind, words
+        if stage.pass_name.startswith(("after_optimizations", "pipeline-start")):
+            before = self._run.outline[row - 1]
+            return "other", f"some pass after {before.pass_name} made it, which the dump leaves out"
         return "other", f"{stage.pass_name} made it"
 
     # ---------------------------------------------------------------- layout assignment

@@ -373,7 +373,10 @@ def test_the_verifier_finds_edges_that_do_not_agree() -> None:
 
 
 # ---------------------------------------------------------------- real programs
-PROGRAMS = ["softmax_layernorm", "layout_heavy", "quant_int8", "lstm_scan", "fft_cholesky"]
+PROGRAMS = [
+    "softmax_layernorm",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("layout_heavy", "quant_int8", "lstm_scan", "fft_cholesky")),
+]
 
 
 def program(corpus: Path, name: str) -> str:

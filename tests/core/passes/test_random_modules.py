@@ -408,7 +408,7 @@ def check(text: str, name: str, fuel: int | None = None) -> None:
 _QUIET = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@settings(_QUIET, max_examples=25)
+@settings(_QUIET, max_examples=15)
 @given(modules(), st.lists(st.sampled_from(SIMPLE), min_size=2, max_size=2), st.integers(0, 6))
 def test_passes_keep_what_a_random_module_computes(text: str, names: list[str], fuel: int) -> None:
     check(text, names[0])
@@ -416,14 +416,14 @@ def test_passes_keep_what_a_random_module_computes(text: str, names: list[str], 
     check(text, "algsimp")
 
 
-@settings(_QUIET, max_examples=20)
+@settings(_QUIET, max_examples=12)
 @given(modules(), st.sampled_from(["cpu", "gpu"]))
 def test_pipelines_keep_what_a_random_module_computes(text: str, pipeline: str) -> None:
     check(text, pipeline)
 
 
 @pytest.mark.slow
-@settings(_QUIET, max_examples=60)
+@settings(_QUIET, max_examples=8)
 @given(modules())
 def test_every_pass_on_larger_samples(text: str) -> None:
     for name in SIMPLE:

@@ -1,6 +1,7 @@
 """Measures the optimizer against XLA:CPU: the module just before layout assignment, ours against the real one.
 
-    python benchmarks/bench_optimizer.py [NAME…] [--keep DIR] [--no-values] [--diff] [--layers 2,4,8] [--programs FILE.py]
+    python benchmarks/bench_optimizer.py [NAME…] [--keep DIR] [--no-values] [--diff] [--layers 2,4,8]
+                                         [--programs FILE.py]
 
 Programs are the single-device CPU dumps of the corpus (``HLOSCOPE_CORPUS``, else ``../shared/corpus``) and the jax
 functions of ``optimizer_programs.py``. For each: instructions of XLA's stage and ours and their ratio, the distance of

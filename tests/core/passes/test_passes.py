@@ -375,7 +375,7 @@ def test_the_verifier_finds_edges_that_do_not_agree() -> None:
 # ---------------------------------------------------------------- real programs
 PROGRAMS = [
     "softmax_layernorm",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("layout_heavy", "quant_int8", "lstm_scan", "fft_cholesky")),
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("layout_heavy", "quant_int8", "lstm_scan", "fft_cholesky")),
 ]
 
 

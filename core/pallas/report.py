@@ -161,6 +161,7 @@ def analyse_trace(traced: Trace, target: str | None = None) -> PallasReport:
     for program in traced.programs:
         if program.refused is not None:
             report.findings.append(_refused(traced.path, program))
+        report.findings.extend(_other_kernels(traced.path, program))
     for program, call, operands in calls_of(traced):
         subject = subject_of(traced, program, call, chip, operands)
         report.calls.append(call_report(subject, program.function))
@@ -367,6 +368,25 @@ def _refused(path: str, program: Program) -> Finding:
         f"tracing {program.function} failed: {program.refused.kind}: {program.refused.message[:600]}",
         at.file, at.line, at.column, at.end_line, at.end_column, origin="jax",
     )  # fmt: skip
+
+
+OTHER_KERNELS = frozenset({"core_map", "mpmd_map"})
+"""Primitives of kernels that are no ``pallas_call``: ``pl.kernel``, ``plgpu.kernel``, ``pl.core_map``."""
+
+
+def _other_kernels(path: str, program: Program) -> list[Finding]:
+    found: list[Finding] = []
+    for equation, place, _ in statements(program.jaxpr) if program.jaxpr is not None else ():
+        if equation.primitive in OTHER_KERNELS:
+            at = place or Span(path, program.function, 1, 1, 1, 1)
+            found.append(
+                Finding(
+                    "unsupported", CODES["unsupported"].severity,
+                    f"a kernel that is no pallas_call ({equation.primitive}) is not looked at",
+                    at.file, at.line, at.column, at.end_line, at.end_column,
+                )
+            )  # fmt: skip
+    return found
 
 
 def _nothing(traced: Trace) -> Finding:

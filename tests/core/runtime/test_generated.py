@@ -25,7 +25,11 @@ from hloscope.core.xla.execute import execute_hlo_text
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Rng = np.random.Generator
-FLAGS = ("--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false")
+FLAGS = (
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+)
 SEED = 20
 SCALED = 100.0
 """From so many ulps on they are those of the largest element: where sums cancel, small results are no more exact."""
@@ -301,6 +305,8 @@ def conversions(cases: Cases, rng: Rng) -> None:
         for target in every:
             if source == target or (source[0] == "c" and target == "pred"):
                 continue  # complex to pred crashes XLA:CPU
+            if target in FLOAT8 and source in FLOAT8 and rng.random() < 0.7:
+                continue
             shape = sizes(rng, most=9)
             x = anything(rng, source, shape) if source[0] != "c" else whole(rng, source, shape)
             if source[0] != "c" and lookup(source).kind == "float" and target in ("f16", *FLOAT8):
@@ -337,7 +343,7 @@ def conversions(cases: Cases, rng: Rng) -> None:
 
 # ---------------------------------------------------------------- data movement
 def movement(cases: Cases, rng: Rng) -> None:
-    for _ in range(260):
+    for _ in range(200):
         element = PLAIN[int(rng.integers(0, len(PLAIN)))]
         shape = sizes(rng, int(rng.integers(1, 5)))
         x = anything(rng, element, shape)
@@ -411,7 +417,7 @@ def dots(cases: Cases, rng: Rng) -> None:
     kinds += [("bf16", "bf16", "f32"), ("f16", "f16", "f32"), ("s8", "s8", "s32"), ("u8", "u8", "u32"),
               ("f8e4m3fn", "f8e4m3fn", "f32"), ("f8e5m2", "f8e4m3fn", "bf16")]  # fmt: skip
     for left, right, result in kinds:
-        for _ in range(8):
+        for _ in range(6):
             batch, contracted = sizes(rng, int(rng.integers(0, 3)), 3), sizes(rng, int(rng.integers(0, 3)), 7)
             free = sizes(rng, int(rng.integers(0, 3)), 4), sizes(rng, int(rng.integers(0, 3)), 4)
             sides = [_spread(rng, batch, contracted, own) for own in free]
@@ -506,7 +512,7 @@ def narrowed_or_float(value: int, kind: ElementType) -> Array:
 
 
 def reductions(cases: Cases, rng: Rng) -> None:
-    for _ in range(260):
+    for _ in range(170):
         element = PLAIN[int(rng.integers(0, len(PLAIN)))]
         name, init = monoid(rng, element)
         shape = sizes(rng, int(rng.integers(1, 5)))
@@ -521,7 +527,7 @@ def reductions(cases: Cases, rng: Rng) -> None:
         attrs = f"dimensions={{1}}, to_apply={cases.apply('odd', 'f32', body)}"
         cases.add(typed("f32", x.shape[:1]), "reduce", x, whole(rng, "f32", ()), attrs=attrs, ulp=4)
     _arguments(cases, rng)
-    for _ in range(120):
+    for _ in range(80):
         element = PLAIN[int(rng.integers(0, len(PLAIN) - 1))]
         name, init = monoid(rng, element)
         shape = sizes(rng, int(rng.integers(1, 4)), 7)
@@ -601,7 +607,7 @@ def sorting(cases: Cases, rng: Rng) -> None:
 
 
 def gathers(cases: Cases, rng: Rng) -> None:
-    for _ in range(140):
+    for _ in range(110):
         element = PLAIN[int(rng.integers(0, len(PLAIN)))]
         plan = _plan(rng)
         shape, batch, taken, window = plan.operand, plan.batch, plan.sizes, plan.window
@@ -622,7 +628,7 @@ def gathers(cases: Cases, rng: Rng) -> None:
 
 
 def scatters(cases: Cases, rng: Rng) -> None:
-    for _ in range(100):
+    for _ in range(70):
         element = (*FLOATS, *INTS)[int(rng.integers(0, 12))]
         plan = _plan(rng)
         rank = len(plan.batch) + len(plan.window)
@@ -832,4 +838,4 @@ def test_generated_cases(families: Sequence[Callable[[Cases, Rng], None]]) -> No
 
 
 def test_there_are_thousands() -> None:
-    assert sum(len(generated(families).results) for families in MODULES) > 2500
+    assert sum(len(generated(families).results) for families in MODULES) > 2200

@@ -22,6 +22,9 @@ def check_block_shapes(subject: Subject) -> Iterator[Finding]:
             yield from _tpu(subject, operand)
     elif subject.backend == "triton":
         yield from _triton(subject)
+    elif subject.backend == "mosaic_gpu":
+        for operand in subject.call.operands:
+            yield from _mosaic_gpu(subject, operand)
 
 
 def _tpu(subject: Subject, operand: Operand) -> Iterator[Finding]:
@@ -83,6 +86,24 @@ def _tpu_rank_one(subject: Subject, operand: Operand) -> Iterator[Finding]:
         operand.spec_at,
         operand.place,
         fix=f"the nearest shape that is taken is ({min(up, whole)},), or add a unit axis to the array",
+    )
+
+
+WARPGROUP = 128
+"""Threads that copy a block together; each takes whole bytes."""
+
+
+def _mosaic_gpu(subject: Subject, operand: Operand) -> Iterator[Finding]:
+    """Blocks in shared memory are copied by a warpgroup. Source: ``mosaic_gpu`` of jax, ``async_copy``."""
+    if operand.space not in ("default", "smem") or operand.block_bytes % WARPGROUP == 0:
+        return
+    yield subject.finding(
+        "block-shape",
+        f"the block {list(operand.block_shape)} of {operand.title} takes {operand.block_bytes:,} bytes, and a copy into"
+        f" shared memory takes a multiple of {WARPGROUP}",
+        operand.spec_at,
+        operand.place,
+        fix=f"a block whose bytes are a multiple of {WARPGROUP}, or memory_space=plgpu.GMEM",
     )
 
 

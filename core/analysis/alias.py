@@ -151,9 +151,9 @@ class AliasAnalysis:
                     yield from flow.value_set(caller, index)
         for use in value.uses:
             if use.instruction.opcode == "while":
-                yield from flow.value_set(use.instruction, use.index)
+                yield from flow.value_set(use.instruction, use.operand_index)
             for pair in self.info.in_place_pairs(use.instruction):
-                if (pair.operand, pair.operand_index) == (use.operand, use.index):
+                if (pair.operand, pair.operand_index) == (use.operand, use.operand_index):
                     yield from flow.value_set(use.instruction, pair.output_index)
         if value.instruction.opcode == "parameter":
             for caller in flow.callers(value.instruction.parent):

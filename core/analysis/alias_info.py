@@ -165,7 +165,7 @@ class GpuAliasInfo(AliasInfo):
 
 def _is_matmul_bias(operand: HloInstruction, call: HloInstruction, index: ShapeIndex) -> bool:
     """Whether cublasLt may write its result over operand 2, which it adds beta times."""
-    if call.raw_attrs.get("custom_call_target", "").strip('"') != "__cublas$lt$matmul" or call.operand_count < 3:
+    if (call.raw_attrs.get("custom_call_target") or "").strip('"') != "__cublas$lt$matmul" or call.operand_count < 3:
         return False
     config = call.attr("backend_config")
     gemm = config.get("gemm_backend_config", {}) if isinstance(config, dict) else {}

@@ -26,10 +26,10 @@ class HloPosition(NamedTuple):
     """A part of an instruction's result."""
 
     instruction: HloInstruction
-    index: ShapeIndex
+    shape_index: ShapeIndex
 
     def __str__(self) -> str:
-        return position_text(self.instruction, self.index)
+        return position_text(self.instruction, self.shape_index)
 
 
 class HloUse(NamedTuple):
@@ -39,7 +39,7 @@ class HloUse(NamedTuple):
     """The reader."""
     operand: int
     """Number of the operand place."""
-    index: ShapeIndex
+    operand_index: ShapeIndex
     """Part of that operand's shape."""
 
 

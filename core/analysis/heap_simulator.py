@@ -35,7 +35,8 @@ class HeapInterval:
 
     def group(self) -> list[HeapInterval]:
         """This interval and everything that shares its address through others."""
-        found, work = [self], [self]
+        found: list[HeapInterval] = [self]
+        work: list[HeapInterval] = [self]
         seen = {id(self)}
         while work:
             for one in work.pop().shared_by:

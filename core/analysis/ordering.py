@@ -110,14 +110,15 @@ class HloOrdering:
 
         It ends where a computation has no caller or more than one.
         """
-        found = self._chains.get(computation)
-        if found is None:
-            found = {computation: None}
-            here = computation
-            while len(callers := self._analysis.dataflow.callers(here)) == 1 and callers[0].parent not in found:
-                found[callers[0].parent] = callers[0]
-                here = callers[0].parent
-            self._chains[computation] = found
+        known = self._chains.get(computation)
+        if known is not None:
+            return known
+        found: dict[HloComputation, HloInstruction | None] = {computation: None}
+        here = computation
+        while len(callers := self._analysis.dataflow.callers(here)) == 1 and callers[0].parent not in found:
+            found[callers[0].parent] = callers[0]
+            here = callers[0].parent
+        self._chains[computation] = found
         return found
 
     def _common(self, a: HloInstruction, b: HloInstruction) -> tuple[HloInstruction, HloInstruction] | None:
@@ -195,7 +196,7 @@ class HloOrdering:
             return False
         operand = reader.operand(use.operand)
         # Not the analysis' kept answer: which operand stands where has changed since.
-        found = can_share(self._analysis.dataflow, self._analysis.info, operand, use.index, maker, value.index)
+        found = can_share(self._analysis.dataflow, self._analysis.info, operand, use.operand_index, maker, value.index)
         return found.allowed
 
     def _is_entry_parameter(self, value: HloValue) -> bool:

@@ -97,7 +97,7 @@ def compare_assignment(label: str, ours: BufferAssignment, real: list[ReportAllo
     }
     for name, (allocation, value) in value_places(real).items():
         found = placed.get(name)
-        subject = f"{label}: {name.instruction}{{{','.join(map(str, name.index))}}}"
+        subject = f"{label}: {name.instruction}{{{','.join(map(str, name.shape_index))}}}"
         if found is None:
             offsets.add(subject, "not placed", value.offset)
             continue
@@ -136,7 +136,7 @@ def compare_ranges(label: str, assignment: BufferAssignment, text: str) -> Agree
     found = {ValueName(value.instruction.name, value.index): ends for value, ends in assignment.ranges.items()}
     result = Agreement()
     for name, real in report.ranges.items():
-        subject = f"{label}: {name.instruction}{{{','.join(map(str, name.index))}}}"
+        subject = f"{label}: {name.instruction}{{{','.join(map(str, name.shape_index))}}}"
         result.add(subject, found.get(name), (real.start, real.end))
     return result
 

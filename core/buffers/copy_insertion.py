@@ -304,8 +304,8 @@ def add_special_case_copies(module: HloModule, info: AliasInfo, ctx: PassContext
                 if reader.opcode in ("async-update", "async-done") and use.operand == 0:
                     continue
                 operand = reader.operand(use.operand)
-                if not can_share(analysis.dataflow, info, operand, use.index, reader, other.index).allowed:
-                    want(operand, use.index, "cannot_share")
+                if not can_share(analysis.dataflow, info, operand, use.operand_index, reader, other.index).allowed:
+                    want(operand, use.operand_index, "cannot_share")
     for computation in module.computations:
         if computation.callers and all(one.info.calls != "control-flow" for one in computation.callers):
             continue

@@ -264,7 +264,7 @@ def map_of_reports(
             values.append(
                 MapValue(
                     value.name.instruction,
-                    value.name.index,
+                    value.name.shape_index,
                     one.index,
                     value.size,
                     value.offset,

@@ -97,7 +97,7 @@ def _value_lines(value: HloValue, color: int) -> Iterator[str]:
         yield "  (none)"
     for use in value.uses:
         operand = use.instruction.operand(use.operand)
-        index = f" {index_text(use.index)}" if operand.shape.is_tuple else ""
+        index = f" {index_text(use.operand_index)}" if operand.shape.is_tuple else ""
         yield f"  {use.instruction.name}, operand {use.operand}{index}"
     options = _SUGARED if value.instruction.opcode.startswith("async-") else _PLAIN
     yield f" from instruction: {print_instruction(value.instruction, options).strip().removeprefix('ROOT ')}"

@@ -22,7 +22,7 @@ class ValueName(NamedTuple):
     """Which value: the instruction that makes it, and the part of its result."""
 
     instruction: str
-    index: Index
+    shape_index: Index
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,7 +312,7 @@ class Buffers:
                     shared = sum(1 for other in one.values if other.offset == value.offset) - 1
                     life = self._ranges.ranges.get(value.name) if self._ranges is not None else None
                     live = (life.start, life.end) if life is not None else None
-                    index = _text(value.name.index)
+                    index = _text(value.name.shape_index)
                     found.append(BufferPlace(index, one.index, one.kind, value.offset, value.size, live, shared))
         return tuple(found)
 

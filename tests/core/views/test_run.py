@@ -272,7 +272,7 @@ def test_source_of_an_older_form(tmp_path: Path) -> None:
     assert (facts.source[0].file, facts.source[0].line) == ("f.py", 7)
     assert (facts.op_name, facts.users, facts.operands) == ("jit(f)/neg", ("a",), ("p",))
     assert (facts.shape, facts.layout, facts.bytes) == ("f32[4]", "{0}", 16)
-    assert facts.fusion is facts.buffer is None
+    assert facts.layout_chain is not None and facts.layout_chain.definitions[0].layout == "{0}"
 
 
 def test_find_gives_one_place_for_each_range_of_equal_lines(run: Run) -> None:
@@ -467,11 +467,3 @@ def test_a_single_file_is_named_by_its_dump_name_and_may_be_one_line(tmp_path: P
     line.write_text(text.replace("\n", " "))
     with load(str(line)) as run:
         assert run.passes[0].instructions_after == 2 and not run.notes
-
-
-@pytest.mark.parametrize("what", ["fusion", "buffers"])
-def test_what_later_work_will_know_is_said_in_one_line(tmp_path: Path, what: str) -> None:
-    one = tmp_path / "m.hlo"
-    one.write_text("HloModule m\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n")
-    with load(str(one)) as run, pytest.raises(UnsupportedError, match="yet"):
-        getattr(run, what)

@@ -155,7 +155,7 @@ class PriorityQueue:
             unfused = self.model.run_time(operand).exec + LAUNCH_OVERHEAD
             fused = 0
             for consumer in (*self.consumers, self.producer):
-                if consumer in pairs and consumer is not None:
+                if consumer in pairs:
                     fused += pairs[consumer].exec
                     unfused += self.model.run_time(consumer).exec
             self._removed[operand] = (unfused, fused)

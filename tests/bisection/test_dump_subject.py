@@ -181,7 +181,7 @@ def test_nothing_cures_where_taking_back_everything_does_not() -> None:
 
 def test_the_bundle_holds_what_a_maintainer_needs_and_no_names(tmp_path: Path) -> None:
     named = {
-        name: text.replace("%sum\n", '%sum, metadata={op_name="jit(secret)/sum" source_file="/home/me/secret.py"}\n')
+        name: text.replace("%sum\n", '%sum, metadata={op_name="jit(secret)/sum" source_file="secret/model.py"}\n')
         for name, text in STAGES.items()
     }
     fault, dump, bundle = FAULTS["swapped operands"], tmp_path / "dump", tmp_path / "bundle"

@@ -1,14 +1,27 @@
-"""The dashboard application: one run, its screens, and the style sheet."""
+"""The dashboard application: one run, its screens, the way between them, and what is remembered."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import os
+import re
+import shlex
+import subprocess
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual.app import App
+from textual.app import App, SuspendNotSupported
 from textual.binding import Binding, BindingType
+from textual.color import Color
 
+from hloscope.core.errors import HloscopeError
+from hloscope.tui.navigation import SCREENS, TITLES, History, Place, neighbour
+from hloscope.tui.palette import Actions
+from hloscope.tui.screens import make_screen
+from hloscope.tui.screens.base import RunScreen
 from hloscope.tui.screens.help import HelpScreen
-from hloscope.tui.screens.stages import StagesScreen
+from hloscope.tui.screens.one_key import OneKeyScreen
+from hloscope.tui.state import State
+from hloscope.tui.themes import SAFE
 
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
@@ -20,21 +33,236 @@ class DashboardApp(App[None]):
     TITLE = "hloscope"
     CSS_PATH = "app.tcss"
     ENABLE_COMMAND_PALETTE = True
+    COMMANDS = {Actions}
+    COMMAND_PALETTE_BINDING = "colon,ctrl+p"
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(key if key != "-" else "minus", f"screen('{name}')", title, show=False)
+            for name, key, title in SCREENS
+        ),
+        Binding("b,backspace,alt+left", "back", "Back", show=False),
+        Binding("B,alt+right", "forward", "Forward", show=False),
+        Binding("m", "mark", "Mark this place (then a letter)", show=False),
+        Binding("apostrophe", "to_mark", "To a mark (then its letter)", show=False, key_display="'"),
+        Binding("T", "next_theme", "Next theme", show=False),
+        Binding("colon,ctrl+p", "command_palette", "Commands", key_display=":"),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
     ]
 
-    def __init__(self, run: Run, *, stage: int | None = None) -> None:
+    def __init__(
+        self, run: Run, *, start: Place | None = None, other: str | None = None, state: State | None = None
+    ) -> None:
         super().__init__()
-        self._run_opened = run
-        self._stage = stage
+        self.run_opened = run
+        self.state = state or State()
+        self.other = other
+        """A second path that the compare screen opens first."""
+        self.heavy = threading.Lock()
+        """Held by work on copies, fusion and buffers, each of which is worked out once for the run."""
+        self._start = start
+        self._history = History()
+        self._marks: dict[str, Place] = {}
+        self._screens: dict[str, RunScreen] = {}
+        self._key = f"{os.path.abspath(run.source.path)}|{run.source.module}"
+        self._kept: dict[str, Any] = self.state.run(self._key)
+        self.register_theme(SAFE)
 
+    def get_css_variables(self) -> dict[str, str]:
+        """The theme's, and some blended ones: styles of parts of a line know no transparency."""
+        found = super().get_css_variables()
+        ink, paper = Color.parse(found["foreground"]), Color.parse(found["background"])
+        here = paper.blend(Color.parse(found["primary"]), 0.4)
+        return found | {"muted": paper.blend(ink, 0.65).hex, "faint": paper.blend(ink, 0.4).hex, "here": here.hex}
+
+    # ---------------------------------------------------------------- opening and leaving
     def on_mount(self) -> None:
-        """Straight to the timeline."""
-        self.push_screen(StagesScreen(self._run_opened, stage=self._stage))
+        """To the place asked for, else where one was the last time, else to the overview."""
+        theme = self.state.get("theme")
+        if isinstance(theme, str) and theme in self.available_themes:
+            self.theme = theme
+        for letter, data in (self._kept.get("marks") or {}).items():
+            place = Place.from_json(data)
+            if place is not None:
+                self._marks[letter] = place
+        place = Place.from_json(self._kept.get("place"))
+        if self._start is not None:
+            place = self._start
+        elif self.other is not None:
+            place = Place("compare")
+        if place is not None and place.stage is not None and not 0 <= place.stage < len(self.run_opened.outline):
+            place = None
+        self._show(place or Place("overview"))
 
+    def _save(self) -> None:
+        screens = dict(self._kept.get("screens") or {})
+        for name, screen in self._screens.items():
+            screens[name] = screen.remembered()
+        here = self.here
+        self.state.put_run(
+            self._key,
+            {
+                "place": here.to_json() if here is not None else None,
+                "marks": {letter: place.to_json() for letter, place in self._marks.items()},
+                "screens": screens,
+            },
+        )
+        self.state.put("theme", self.theme)
+        self.state.save()
+
+    async def action_quit(self) -> None:
+        """Remember where one was, stop what runs, and end."""
+        self._save()
+        self.workers.cancel_all()
+        self.exit()
+
+    # ---------------------------------------------------------------- places
+    @property
+    def run_screen(self) -> RunScreen | None:
+        """The screen of the run that is shown, or lies below a question."""
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, RunScreen):
+                return screen
+        return None
+
+    @property
+    def here(self) -> Place | None:
+        """Where one is."""
+        screen = self.run_screen
+        return screen.place() if screen is not None else None
+
+    def go(self, place: Place) -> None:
+        """To another place; the present one can be come back to."""
+        here = self.here
+        if here is not None:
+            self._history.leave(here)
+        self._show(place)
+
+    def _show(self, place: Place) -> None:
+        screen = self._screens.get(place.screen)
+        fresh = screen is None
+        if screen is None:
+            screen = self._screens[place.screen] = make_screen(place.screen, self.run_opened)
+            kept = (self._kept.get("screens") or {}).get(place.screen)
+            screen.recall(kept if isinstance(kept, dict) else {})
+            self.install_screen(screen, place.screen)
+        if self.screen is not screen:
+            if isinstance(self.screen, RunScreen):
+                self.switch_screen(place.screen)
+            else:
+                self.push_screen(place.screen)
+        bare = Place(place.screen)
+        if place != bare or fresh:
+            self.call_after_refresh(screen.go_to, place)
+
+    def go_by_words(self, text: str) -> None:
+        """To what the user typed: a stage number, a screen, or an instruction."""
+        screen = self.run_screen
+        if not text or screen is None:
+            return
+        if re.fullmatch(r"-?\d+", text):
+            try:
+                self.go(Place("stages", self.run_opened.resolve(int(text)), "diff"))
+            except HloscopeError as error:
+                screen.say(error.message)
+            return
+        named = next((name for name, title in TITLES.items() if text.lower() in (name, title.lower())), None)
+        if named is not None:
+            self.go(Place(named))
+        else:
+            self.go(Place("stages", None, "why", text.removeprefix("%")))
+
+    def action_screen(self, name: str) -> None:
+        """Another screen, as it was left."""
+        here = self.here
+        if here is None or here.screen != name:
+            self.go(Place(name))
+
+    def action_next_screen(self, step: int) -> None:
+        """The screen beside this one."""
+        here = self.here
+        if here is not None:
+            self.go(Place(neighbour(here.screen, step)))
+
+    def action_back(self) -> None:
+        """To where the last jump came from."""
+        self._travel(self._history.back, "nothing to go back to")
+
+    def action_forward(self) -> None:
+        """To where back came from."""
+        self._travel(self._history.forward, "nothing to go forward to")
+
+    def _travel(self, step: Any, nothing: str) -> None:
+        screen = self.run_screen
+        if screen is None:
+            return
+        place = step(screen.place())
+        if place is None:
+            screen.say(nothing)
+        else:
+            self._show(place)
+
+    def action_mark(self) -> None:
+        """Give this place a letter."""
+        here = self.here
+        if here is None:
+            return
+
+        def keep(letter: str | None) -> None:
+            screen = self.run_screen
+            if letter and screen is not None:
+                self._marks[letter] = here
+                screen.say(f"marked {letter}")
+
+        self.push_screen(OneKeyScreen("mark this place with which letter?"), keep)
+
+    def action_to_mark(self) -> None:
+        """To the place that has a letter."""
+
+        def jump(letter: str | None) -> None:
+            screen = self.run_screen
+            if not letter or screen is None:
+                return
+            place = self._marks.get(letter)
+            if place is None:
+                screen.say(f"there is no mark {letter}; marks: {' '.join(sorted(self._marks)) or 'none'}")
+            else:
+                self.go(place)
+
+        self.push_screen(OneKeyScreen(f"to which mark?  {' '.join(sorted(self._marks))}"), jump)
+
+    # ---------------------------------------------------------------- manners
     def action_help(self) -> None:
         """The keys of the screen that is shown."""
         self.push_screen(HelpScreen(self.screen))
+
+    def choose_theme(self, name: str) -> None:
+        """Another theme; it is remembered."""
+        self.theme = name
+
+    def action_next_theme(self) -> None:
+        """Dark, light, and the one for every eye, in turn."""
+        wanted = [one for one in ("textual-dark", "textual-light", SAFE.name) if one in self.available_themes]
+        at = wanted.index(self.theme) if self.theme in wanted else -1
+        self.theme = wanted[(at + 1) % len(wanted)]
+        screen = self.run_screen
+        if screen is not None:
+            screen.say(f"theme {self.theme}")
+
+    def edit(self, file: str, line: int) -> None:
+        """Open a file at a line in ``$VISUAL`` or ``$EDITOR``, the dashboard waiting."""
+        screen = self.run_screen
+        if screen is None:
+            return
+        if not os.path.isfile(file):
+            screen.say(f"{file}:{line} is not on this machine")
+            return
+        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+        try:
+            with self.suspend():
+                subprocess.run([*shlex.split(editor), f"+{line}", file], check=False)
+        except SuspendNotSupported:
+            screen.say(f"{file}:{line} (no editor can be started here)")
+        except (OSError, ValueError) as error:
+            screen.say(f"$EDITOR {editor}: {error}")

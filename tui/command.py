@@ -17,8 +17,9 @@ from hloscope.core.views.summary import summary_text
 @click.argument("path")
 @module_option
 @click.option("--stage", type=int, metavar="N", help="Start at this row of the timeline; -1 is the last.")
+@click.option("--compare", "other", metavar="OTHER", help="Start with PATH and OTHER lined up.")
 @json_option
-def command(path: str, module: str | None, stage: int | None, as_json: bool) -> int:
+def command(path: str, module: str | None, stage: int | None, other: str | None, as_json: bool) -> int:
     """Open the dashboard on PATH: a dump directory, an archive of one, a ledger, or an HLO file.
 
     Where stdout is no terminal (or with --json) the summary that its first screen shows is printed instead.
@@ -28,8 +29,11 @@ def command(path: str, module: str | None, stage: int | None, as_json: bool) -> 
             stage = run.resolve(stage)
         if not as_json and sys.stdout.isatty() and sys.stdin.isatty():
             from hloscope.tui.app import DashboardApp
+            from hloscope.tui.navigation import Place
+            from hloscope.tui.state import State, state_path
 
-            DashboardApp(run, stage=stage).run()
+            start = Place("stages", stage, "diff") if stage is not None else None
+            DashboardApp(run, start=start, other=other, state=State(state_path())).run()
             return 0
         said = len(run.notes)
         with progress("reading stages") as report:

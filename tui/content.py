@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from hloscope.core.views.why import without_metadata
-from hloscope.tui.highlight import Piece, differing, pieces
+from hloscope.tui.highlight import Piece, differing, pieces, wrapped
+from hloscope.tui.show import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from hloscope.core.views.data import EventRow, InstructionChange, Place, StageDiff, WhyFacts
 
-Mark = Literal["", "added", "removed", "modified", "renamed", "heading", "note"]
+Mark = Literal["", "added", "removed", "modified", "renamed", "heading", "note", "warning"]
+
+_TOLD_APART = lru_cache(512)(differing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +34,38 @@ class Line:
     """The stage to go to from here."""
     differs: tuple[Piece, ...] | None = field(default=None, compare=False)
     """Pieces worked out beforehand; None colours the text when it is drawn."""
+    against: tuple[str, str] | None = field(default=None, compare=False)
+    """Sign, and the other version of the line: what only this one has is marked when it is drawn."""
+    item: object = field(default=None, compare=False)
+    """What the line stands for, to the screen that made it."""
 
     def pieces(self) -> list[Piece]:
         """The line as coloured pieces."""
         if self.differs is not None:
             return list(self.differs)
-        if self.mark in ("heading", "note"):
+        if self.against is not None:
+            sign, other = self.against
+            own = self.text[len(sign) :]
+            mine = _TOLD_APART(other, own)[1] if self.mark == "added" else _TOLD_APART(own, other)[0]
+            return [(sign, self.mark), *mine]
+        if self.mark in ("heading", "note", "warning"):
             return [(self.text, self.mark)]
         return pieces(self.text)
 
 
-def diff_lines(diff: StageDiff, events: Iterable[EventRow] = ()) -> list[Line]:
-    """A diff as lines: counts, then the changes by computation in the order of the text, then what was recorded."""
+def plain(text: str = "", mark: Mark = "note", *, instruction: str | None = None, stage: int | None = None) -> Line:
+    """A line of words, not of HLO."""
+    return Line(text, mark, instruction, stage, ((text, mark),))
+
+
+# ---------------------------------------------------------------- differences
+def diff_lines(diff: StageDiff, *, side: int = 0, wrap: int = 0) -> list[Line]:
+    """A diff as lines: counts, then the changes by computation in the order of the text.
+
+    With `side` before and after stand beside one another in that many columns, with `wrap` long lines go on below.
+    """
     if diff.empty:
-        return [Line("No instruction differs from the stage before.", "note"), *_event_lines(events)]
+        return [Line("No instruction differs from the stage before.", "note")]
     out = [Line(_counts(diff), "note")]
     out += [Line(f"~ header: {key}", "modified") for key in diff.header]
     out += [Line(f"+ computation {name}", "added") for name in diff.computations_added]
@@ -63,8 +85,8 @@ def diff_lines(diff: StageDiff, events: Iterable[EventRow] = ()) -> list[Line]:
     for computation, items in groups.items():
         out += [Line("", "note"), Line(computation, "heading")]
         for _, mark, change in sorted(items, key=lambda item: item[0]):
-            out += _change(mark, change)
-    return out + _event_lines(events)
+            out += _beside(mark, change, side) if side else _change(mark, change, wrap)
+    return out
 
 
 def _counts(diff: StageDiff) -> str:
@@ -81,26 +103,72 @@ def _counts(diff: StageDiff) -> str:
     return ", ".join(parts) or "no instruction differs"
 
 
-def _change(mark: Mark, change: InstructionChange) -> Iterator[Line]:
+def _change(mark: Mark, change: InstructionChange, wrap: int) -> Iterator[Line]:
     before, after = _bare(change.before, change), _bare(change.after, change)
     if mark == "added":
-        yield _signed("  + ", after, mark, change)
+        yield from _signed("  + ", after, mark, change, wrap)
     elif mark == "removed":
-        yield _signed("  - ", before, mark, change)
+        yield from _signed("  - ", before, mark, change, wrap)
     else:
-        what = ", ".join(part for part in change.what if part != "name")
-        if mark == "renamed":
-            yield Line(f"  > {change.old_name} → {change.name}" + (f"   {what}" if what else ""), mark, change.name)
-        else:
-            yield Line(f"  ~ {change.name}   {what}", mark, change.name)
-        if what:
-            left, right = differing(before, after)
-            yield Line(f"      - {before}", "removed", change.name, differs=(("      - ", "removed"), *left))
-            yield Line(f"      + {after}", "added", change.name, differs=(("      + ", "added"), *right))
+        yield _heading(mark, change)
+        if _what(change):
+            yield from _versions("      - ", before, after, "removed", change, wrap)
+            yield from _versions("      + ", after, before, "added", change, wrap)
 
 
-def _signed(sign: str, text: str, mark: Mark, change: InstructionChange) -> Line:
-    return Line(sign + text, mark, change.name, differs=((sign, mark), *pieces(text)))
+def _what(change: InstructionChange) -> str:
+    return ", ".join(part for part in change.what if part != "name")
+
+
+def _heading(mark: Mark, change: InstructionChange) -> Line:
+    what = _what(change)
+    if mark == "renamed":
+        return Line(f"  > {change.old_name} → {change.name}" + (f"   {what}" if what else ""), mark, change.name)
+    return Line(f"  ~ {change.name}   {what}", mark, change.name)
+
+
+def _versions(sign: str, text: str, other: str, mark: Mark, change: InstructionChange, wrap: int) -> Iterator[Line]:
+    line = Line(sign + text, mark, change.name, against=(sign, other))
+    if not wrap or len(line.text) <= wrap:
+        yield line
+        return
+    yield from _folded(line.pieces(), len(sign) + 2, wrap, mark, change.name)
+
+
+def _signed(sign: str, text: str, mark: Mark, change: InstructionChange, wrap: int) -> Iterator[Line]:
+    if not wrap or len(sign) + len(text) <= wrap:
+        yield Line(sign + text, mark, change.name, against=(sign, text))
+    else:
+        yield from _folded([(sign, mark), *pieces(text)], len(sign) + 2, wrap, mark, change.name)
+
+
+def _folded(found: list[Piece], indent: int, width: int, mark: Mark, name: str) -> Iterator[Line]:
+    for number, row in enumerate(wrapped(found, width, indent)):
+        yield Line("".join(text for text, _ in row), mark if number == 0 else "", name, differs=tuple(row))
+
+
+def _beside(mark: Mark, change: InstructionChange, width: int) -> Iterator[Line]:
+    """Before on the left, after on the right."""
+    half = max(20, (width - 7) // 2)
+    before, after = _bare(change.before, change), _bare(change.after, change)
+    if mark in ("modified", "renamed"):
+        yield _heading(mark, change)
+        if not _what(change):
+            return
+        left, right = _TOLD_APART(before, after)
+    else:
+        left, right = pieces(before), pieces(after)
+    sides = [wrapped(left, half, 2) if before else [], wrapped(right, half, 2) if after else []]
+    sign = {"added": "+", "removed": "-"}.get(mark, "~")
+    for number in range(max(map(len, sides))):
+        row: list[Piece] = [(f"  {sign} " if number == 0 else "    ", mark)]
+        for at, side in enumerate(sides):
+            part = side[number] if number < len(side) else []
+            row += part
+            if at == 0:
+                row.append((" " * (half - sum(len(text) for text, _ in part)) + " │ ", "note"))
+        shown: Mark = mark if number == 0 and mark in ("added", "removed") else ""
+        yield Line("".join(text for text, _ in row), shown, change.name, differs=tuple(row))
 
 
 def _bare(line: str | None, change: InstructionChange) -> str:
@@ -109,17 +177,17 @@ def _bare(line: str | None, change: InstructionChange) -> str:
     return line if "metadata" in change.what else without_metadata(line)
 
 
-def _event_lines(events: Iterable[EventRow]) -> list[Line]:
-    rows = list(events)
-    if not rows:
-        return []
-    return [
-        Line("", "note"),
-        Line("recorded", "heading"),
-        *(Line(f"  {row.sentence}", "note", row.subject) for row in rows),
-    ]
+def event_lines(events: Iterable[EventRow]) -> list[Line]:
+    """What was recorded: the fuel, the sentence, and who says so where it was not a compiler of ours."""
+    out: list[Line] = []
+    for row in events:
+        fuel = f"fuel {row.fuel:,}  " if row.fuel is not None else ""
+        by = f"  ({row.origin})" if row.origin != "core" else ""
+        out.append(plain(f"{fuel}{row.sentence}{by}", instruction=row.subject))
+    return out
 
 
+# ---------------------------------------------------------------- text, places, histories
 def text_lines(text: str) -> list[Line]:
     """A stage's text, line by line; each definition names its instruction."""
     out: list[Line] = []
@@ -148,31 +216,65 @@ def why_lines(facts: WhyFacts) -> list[Line]:
     layout = f", layout {facts.layout}" if facts.layout is not None else ""
     out.append(Line(f"  {facts.opcode} of {facts.shape}{layout}, {size}", "note"))
     if facts.operands:
-        out.append(Line("  reads    " + _some(facts.operands), "note"))
-    out.append(Line("  used by  " + (_some(facts.users) or ("the result" if facts.is_root else "nobody")), "note"))
+        out.append(Line("  reads    " + names(facts.operands), "note"))
+    out.append(Line("  used by  " + (names(facts.users) or ("the result" if facts.is_root else "nobody")), "note"))
     if facts.op_name:
         out.append(Line(f"  op_name  {facts.op_name}", "note"))
     if facts.source:
         out += [Line("", "note"), Line("source, innermost first", "heading")]
-        out += [Line(f"  {frame.file}:{frame.line}  {frame.function}", "note") for frame in facts.source]
+        out += [Line(f"  {frame.file}:{frame.line}  {frame.function}", "note", item=frame) for frame in facts.source]
     out += [Line("", "note"), Line("history", "heading")]
     for step in facts.passes:
         where = f"{step.pipeline}/{step.pass_name}" if step.pipeline else step.pass_name
         parts = f" ({', '.join(step.parts)})" if step.parts else ""
-        by = f", replaced by {_some(step.replaced_by)}" if step.replaced_by else ""
+        by = f", replaced by {names(step.replaced_by)}" if step.replaced_by else ""
         how = f"{step.what}{parts} by" if step.what != "present" else "there in"
         out.append(Line(f"  [{step.index:>3}] {how} {where}: {step.name}{by}", "note", step.name, step.index))
         if step.what in ("modified", "renamed") and step.before and step.after:
-            left, right = differing(step.before, step.after)
-            out.append(
-                Line(f"        - {step.before}", "removed", None, step.index, (("        - ", "removed"), *left))
-            )
-            out.append(
-                Line(f"        + {step.after}", "added", step.name, step.index, (("        + ", "added"), *right))
-            )
+            signs = ("        - ", "        + ")
+            out.append(Line(signs[0] + step.before, "removed", None, step.index, against=(signs[0], step.after)))
+            out.append(Line(signs[1] + step.after, "added", step.name, step.index, against=(signs[1], step.before)))
+    out += _fusion_part(facts) + _layout_part(facts) + _buffer_part(facts)
     out += [Line(f"  note: {note}", "note") for note in facts.notes]
     return out
 
 
-def _some(names: tuple[str, ...], most: int = 10) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _fusion_part(facts: WhyFacts) -> list[Line]:
+    if not facts.fusion:
+        return []
+    out = [Line("", "note"), Line("fusion", "heading")]
+    for row in facts.fusion[:20]:
+        into = f" into {names(row.consumers, 3)}" if row.consumers else ""
+        reason = f": {row.reason}" if row.reason else ""
+        out.append(plain(f"  {row.producer} {row.verdict}{into}{reason}  ({row.origin})", instruction=row.producer))
+    if len(facts.fusion) > 20:
+        out.append(plain(f"  and {len(facts.fusion) - 20} more decisions: 3 shows them"))
+    return out
+
+
+def _layout_part(facts: WhyFacts) -> list[Line]:
+    chain = facts.layout_chain
+    if chain is None:
+        return []
+    out = [Line("", "note"), Line("where its layout comes from", "heading")]
+    for place in (*chain.definitions, *chain.uses):
+        out.append(plain(f"  {place.where}: {place.layout}"))
+        out += [plain(f"    {link.where} {link.layout}: {link.because}") for link in place.links]
+        out += [plain(f"    not {lost.layout}: {lost.because}") for lost in place.lost]
+    return out
+
+
+def _buffer_part(facts: WhyFacts) -> list[Line]:
+    if not facts.buffer:
+        return []
+    out = [Line("", "note"), Line("memory", "heading")]
+    for one in facts.buffer:
+        live = f", alive from step {one.live[0]:,} to {one.live[1]:,}" if one.live is not None else ""
+        shared = f", place shared with {one.shared_with} others" if one.shared_with else ""
+        out.append(
+            plain(
+                f"  {one.shape_index} {one.size:,} bytes at {one.offset:,} of allocation {one.allocation} "
+                f"({one.kind}){live}{shared}"
+            )
+        )
+    return out

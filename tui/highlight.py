@@ -51,3 +51,33 @@ def differing(before: str, after: str) -> tuple[list[Piece], list[Piece]]:
         if j2 > j1:
             right.append(("".join(second[j1:j2]), kind))
     return left, right
+
+
+def wrapped(found: list[Piece], width: int, indent: int) -> list[list[Piece]]:
+    """Pieces cut into rows of at most `width` characters, behind a comma if it can be: attributes stay whole.
+
+    Rows after the first begin with `indent` blanks.
+    """
+    text = "".join(part for part, _ in found)
+    if len(text) <= width:
+        return [found]
+    cuts: list[int] = []
+    at, room = 0, width
+    while len(text) - at > room:
+        end = text.rfind(", ", at + room // 3, at + room - 1)
+        at = end + 2 if end >= 0 else at + room
+        cuts.append(at)
+        room = max(8, width - indent)
+    rows: list[list[Piece]] = [[]]
+    position = 0
+    for part, kind in found:
+        while cuts and position + len(part) > cuts[0]:
+            head = part[: cuts[0] - position]
+            if head:
+                rows[-1].append((head, kind))
+            part, position = part[len(head) :], cuts.pop(0)
+            rows.append([(" " * indent, "")])
+        if part:
+            rows[-1].append((part, kind))
+            position += len(part)
+    return rows

@@ -16,6 +16,7 @@ from textual.worker import WorkerCancelled
 
 from hloscope.core.views.run import load
 from hloscope.tui.app import DashboardApp
+from hloscope.tui.navigation import Place
 from hloscope.tui.screens.help import HelpScreen
 from hloscope.tui.screens.stages import StagesScreen
 from hloscope.tui.widgets.line_pane import LinePane
@@ -55,7 +56,7 @@ def dump(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def dashboard(dump: Path, size: tuple[int, int] = (140, 40)) -> AsyncGenerator[Pilot[None]]:
     with load(str(dump)) as run:
-        async with DashboardApp(run).run_test(size=size) as pilot:
+        async with DashboardApp(run, start=Place("stages")).run_test(size=size) as pilot:
             await settle(pilot)
             yield pilot
 

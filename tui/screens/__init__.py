@@ -1,1 +1,33 @@
-"""One screen a file."""
+"""The screens, one a file; each is imported when it is first shown."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hloscope.core.views.run import Run
+    from hloscope.tui.screens.base import RunScreen
+
+_CLASSES = {
+    "overview": "OverviewScreen",
+    "stages": "StagesScreen",
+    "fusion": "FusionScreen",
+    "layouts": "LayoutsScreen",
+    "buffers": "BuffersScreen",
+    "sql": "SqlScreen",
+    "compare": "CompareScreen",
+    "graph": "GraphScreen",
+    "schedule": "ScheduleScreen",
+    "bisect": "BisectScreen",
+    "pallas": "PallasScreen",
+}
+
+_FILES = {"bisect": "bisection"}
+"""A module that carries a name of the standard library would be found in its place."""
+
+
+def make_screen(name: str, run: Run) -> RunScreen:
+    """A new screen by its name in `hloscope.tui.navigation.SCREENS`."""
+    module = import_module(f"hloscope.tui.screens.{_FILES.get(name, name)}")
+    return getattr(module, _CLASSES[name])(run)

@@ -13,12 +13,6 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.screen import Screen
 
-LEGEND = """
-+ added   - removed   ~ modified   > renamed
-Δ: instructions more (+) or fewer (-); ~ changed with the same number; · nothing changed
-⚠ a change that no pass announced lies in the range of passes that the summary names
-"""
-
 
 class HelpScreen(ModalScreen[None]):
     """A list of keys."""
@@ -32,25 +26,37 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Keys, then what the marks mean."""
         with VerticalScroll(id="help"):
-            yield Static(_keys(self._below) + LEGEND, markup=False)
+            yield Static(_keys(self._below) + getattr(self._below, "LEGEND", ""), markup=False)
 
 
 def _keys(screen: Screen[object]) -> str:
     """Bindings of the screen, of the widgets in it and of the application, each once."""
-    seen: dict[str, str] = {}
-    for node in (screen, *screen.query("StageTable, LinePane"), screen.app):
-        for entry in type(node).BINDINGS:
-            if isinstance(entry, Binding) and entry.description and entry.description not in seen.values():
-                seen[entry.key_display or _names(entry.key)] = entry.description
-    width = max(map(len, seen), default=0)
-    return "\n".join(f"  {key:<{width}}  {text}" for key, text in seen.items()) + "\n"
+    parts: list[str] = []
+    seen: set[str] = set()
+    for title, nodes in (
+        ("this screen", (screen, *screen.query("*"))),
+        ("everywhere", (screen.app,)),
+    ):
+        found: dict[str, str] = {}
+        for node in nodes:
+            for owner in type(node).__mro__:
+                if not owner.__module__.startswith("hloscope."):
+                    continue
+                for entry in owner.__dict__.get("BINDINGS", ()):
+                    if isinstance(entry, Binding) and entry.description and entry.description not in seen:
+                        seen.add(entry.description)
+                        found[entry.key_display or key_names(entry.key)] = entry.description
+        width = max(map(len, found), default=0)
+        parts += [title, *(f"  {key:<{width}}  {text}" for key, text in found.items()), ""]
+    return "\n".join(parts)
 
 
 _NAMES = {
-    "slash": "/", "question_mark": "?", "right_square_bracket": "]", "left_square_bracket": "[",
-    "greater_than_sign": ">", "less_than_sign": "<",
+    "slash": "/", "question_mark": "?", "right_square_bracket": "]", "left_square_bracket": "[", "minus": "-",
+    "greater_than_sign": ">", "less_than_sign": "<", "apostrophe": "'", "colon": ":", "plus": "+", "equals_sign": "=",
 }  # fmt: skip
 
 
-def _names(keys: str) -> str:
+def key_names(keys: str) -> str:
+    """Keys as they stand on the keyboard."""
     return " ".join(_NAMES.get(key, key) for key in keys.split(","))

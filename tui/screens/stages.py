@@ -1,85 +1,89 @@
-"""The main screen: the summary, the pass timeline, and what the chosen stage changed."""
+"""The stages: the pass timeline, what a stage changed, what was recorded about it, and one instruction's way."""
 
 from __future__ import annotations
 
-import re
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-from textual import on, work
+from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.screen import Screen
-from textual.widgets import Footer, Input, Static
-from textual.worker import get_current_worker
+from textual.widgets import Static
 
-from hloscope.core.errors import HloscopeError
 from hloscope.core.views.run import label
-from hloscope.core.views.stages import CancelledError
 from hloscope.core.views.summary import show_ns
-from hloscope.tui.content import Line, diff_lines, place_lines, text_lines, why_lines
+from hloscope.tui.content import Line, diff_lines, event_lines, place_lines, text_lines, why_lines
+from hloscope.tui.navigation import Place
+from hloscope.tui.screens.base import RunScreen, Work
 from hloscope.tui.widgets.line_pane import LinePane
 from hloscope.tui.widgets.stage_table import StageTable
-from hloscope.tui.widgets.status_line import StatusLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from textual.app import ComposeResult
 
-    from hloscope.core.views.data import PassRow, Summary
+    from hloscope.core.views.data import EventRow, PassRow, Summary, WhyFacts
     from hloscope.core.views.run import Run
 
 View = Literal["diff", "text", "why", "found"]
-Asking = Literal["", "search", "pass", "name"]
 
-_PROMPTS = {
-    "search": "search this pane (regular expression)",
-    "pass": "show only passes that hold",
-    "name": "find instructions in this stage (regular expression over the line)",
-}
+EVENTS = 2000
+"""Events of a stage that are shown."""
 
 
-class StagesScreen(Screen[None]):
+class StagesScreen(RunScreen):
     """Timeline and stage side by side; below one another on a narrow terminal."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (130, "-wide")]
+    NAME = "stages"
+    PROMPTS = {
+        "pass": "show only passes that hold",
+        "name": "find instructions in this stage (regular expression over the line: names, opcodes, op_name)",
+        "follow": "show only stages that touched this instruction",
+    }
+    LEGEND = """
++ added   - removed   ~ modified   > renamed; what differs within a line stands out
+Δ: instructions more (+) or fewer (-); ~ changed with the same number; · nothing changed
+⚠ a change that no pass announced lies in the range of passes that the overview names
+"""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "ask('search')", "Search", key_display="/"),
-        Binding("n", "next_match(1)", "Next match", show=False),
-        Binding("N", "next_match(-1)", "Previous match", show=False),
         Binding("i", "ask('name')", "Find instruction"),
         Binding("p", "ask('pass')", "Filter passes"),
         Binding("c", "toggle_changed", "Changed only"),
         Binding("d", "view('diff')", "Diff"),
         Binding("t", "view('text')", "Text"),
+        Binding("s", "toggle_side", "Side by side"),
+        Binding("z", "toggle_wrap", "Wrap long lines", show=False),
         Binding("w", "why", "Why"),
+        Binding("f", "follow_it", "Follow it"),
+        Binding("r", "graph", "Draw its neighbourhood", show=False),
+        Binding("X", "bisect", "Bisect this stage's module", show=False),
         Binding("right_square_bracket", "next_change(1)", "Next change", show=False),
         Binding("left_square_bracket", "next_change(-1)", "Previous change", show=False),
         Binding("greater_than_sign", "step(1)", "Next stage", show=False),
         Binding("less_than_sign", "step(-1)", "Previous stage", show=False),
-        Binding("b,backspace", "back", "Back", show=False),
-        Binding("tab", "app.focus_next", "Other pane", show=False),
-        Binding("escape", "leave", "Leave", show=False),
     ]
 
-    def __init__(self, run: Run, *, stage: int | None = None) -> None:
-        super().__init__()
-        self._run_opened = run
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
         self._rows: Sequence[PassRow] | None = None
-        self._start = stage
         self._stage: int | None = None
         self._view: View = "diff"
         self._subject = ""
-        self._asking: Asking = ""
         self._words = ""
         self._changed_only = False
+        self._side = False
+        self._wrap = False
+        self._touched: frozenset[int] | None = None
+        self._followed = ""
         self._goal: tuple[int, str] | None = None
-        self._history: list[tuple[int, View, str, int]] = []
+        self._events: list[EventRow] = []
+        self._about: str | None = None
+        self._wanted = False
 
-    def compose(self) -> ComposeResult:
-        """Summary above, the two panes, the question line, status and keys."""
+    def body(self) -> ComposeResult:
+        """Summary above, the panes."""
         yield Static("", id="summary", markup=False)
         with Horizontal(id="panes"):
             with Vertical(id="left"):
@@ -87,64 +91,105 @@ class StagesScreen(Screen[None]):
             with Vertical(id="right"):
                 yield Static("", id="title", markup=False)
                 yield LinePane(id="pane")
-        yield Input(id="question", compact=True)
-        yield StatusLine(id="status")
-        yield Footer(show_command_palette=False)
+                yield LinePane(id="events")
 
     # ---------------------------------------------------------------- start
-    def on_mount(self) -> None:
+    def start(self) -> None:
         """Names at once; counts when every stage has been read."""
-        self.query_one("#question", Input).display = False
-        source = self._run_opened.source
+        self.query_one("#events").display = False
+        source = self.run.source
         said = ", ".join(part for part in (source.target, source.xla_build) if part)
         self.query_one("#summary", Static).update(
             f"{source.module or 'module without a name'}  {f'({said})' if said else ''}\nreading stages …"
         )
         table = self.query_one(StageTable)
-        table.fill(self._run_opened.outline, None, keep=0)
+        table.fill(self.run.outline, None, keep=0)
         table.focus()
-        self._read_timeline()
+        self.ask_core(self._read, self._timeline_read, group="timeline", what="reading stages")
 
-    @work(thread=True, exclusive=True, group="timeline")
-    def _read_timeline(self) -> None:
-        worker = get_current_worker()
-        report = partial(self.app.call_from_thread, self._say_progress)
+    def _read(self, work: Work) -> tuple[Sequence[PassRow], Summary]:
+        rows = self.run.timeline(cancelled=work.cancelled, progress=work.progress)
+        return rows, self.run.summary(cancelled=work.cancelled)
 
-        def progress(done: int, total: int) -> None:
-            if done == total or done % 8 == 0:
-                report(done, total)
-
-        try:
-            rows = self._run_opened.timeline(cancelled=lambda: worker.is_cancelled, progress=progress)
-            summary = self._run_opened.summary(cancelled=lambda: worker.is_cancelled)
-        except CancelledError:
-            return
-        except HloscopeError as error:
-            self.app.call_from_thread(self._say, str(error))
-            return
-        self.app.call_from_thread(self._timeline_read, rows, summary)
-
-    def _say_progress(self, done: int, total: int) -> None:
-        self.query_one(StatusLine).say(f"reading stages: {done} of {total}")
-
-    def _timeline_read(self, rows: Sequence[PassRow], summary: Summary) -> None:
-        self._rows = rows
+    def _timeline_read(self, found: tuple[Sequence[PassRow], Summary]) -> None:
+        self._rows, summary = found
         self.query_one("#summary", Static).update(_headline(summary))
-        keep = self._start if self._start is not None else self._stage
-        if self._start is None and not self._stage:
+        keep = self._stage
+        if not self._wanted and not keep:
             # The first thing to see is a change, not the untouched module.
-            keep = next((row.index for row in rows if row.changed and row.index), 0)
-        self._start = None
-        self._fill(keep)
-        self.query_one(StatusLine).at(self._place())
+            keep = next((row.index for row in self._rows if row.changed and row.index), 0)
+        self._fill(keep, again=keep != self._stage)
+        self.at(self.where())
 
-    def _fill(self, keep: int | None) -> None:
+    def _fill(self, keep: int | None, *, again: bool = True) -> None:
         table = self.query_one(StageTable)
-        table.fill(self._run_opened.outline, self._rows, changed_only=self._changed_only, words=self._words, keep=keep)
+        table.fill(
+            self.run.outline,
+            self._rows,
+            changed_only=self._changed_only,
+            words=self._words,
+            keep=keep,
+            only=self._touched,
+        )
         if table.stage is None:
-            self.query_one(LinePane).show([Line("No pass matches the filter; p changes it.", "note")])
-        else:
+            self._pane.show([Line("No pass matches the filter; p changes it.", "note")])
+        elif again or table.stage != self._stage:
             self._choose(table.stage)
+
+    @property
+    def _pane(self) -> LinePane:
+        return self.query_one("#pane", LinePane)
+
+    @property
+    def pane(self) -> LinePane | None:
+        """The pane of the stage, also while the timeline has the focus."""
+        return super().pane if isinstance(self.focused, LinePane) else self._pane
+
+    # ---------------------------------------------------------------- where one is
+    def place(self) -> Place:
+        """Stage, view and line."""
+        return Place(self.NAME, self._stage, self._view, self._subject, self._pane.cursor if self._started else 0)
+
+    def where(self) -> str:
+        """``12/40 pipeline/pass › diff``."""
+        if self._stage is None:
+            return ""
+        shown = {"diff": "diff", "text": "text", "why": f"why {self._subject}", "found": f"find {self._subject}"}
+        total = len(self.run.outline) - 1
+        follows = f" › only stages that touched {self._followed}" if self._touched is not None else ""
+        return f"{self._stage}/{total} {label(self.run.outline[self._stage])} › {shown[self._view]}{follows}"
+
+    def go_to(self, place: Place) -> None:
+        """Show a stage or an instruction."""
+        if place.view not in ("diff", "text", "why", "found"):
+            return
+        self._wanted = True
+        stage = place.stage if place.stage is not None else self._stage
+        table = self.query_one(StageTable)
+        self._view, self._subject = cast(View, place.view), place.subject
+        self._goal = (place.cursor, place.goal)
+        if stage is not None and stage != self._stage:
+            self._stage = stage
+            if stage not in table.stages:
+                self._words, self._changed_only, self._touched = "", False, None
+                self._fill(stage, again=False)
+            else:
+                table.move_cursor(row=table.stages.index(stage), animate=False)
+        elif stage is None:
+            self._stage = 0
+        self._show()
+        if place.view != "diff" or place.cursor or place.goal:
+            self._pane.focus()
+
+    def remembered(self) -> dict[str, Any]:
+        """Filters and ways of showing."""
+        return {"words": self._words, "changed": self._changed_only, "side": self._side, "wrap": self._wrap}
+
+    def recall(self, values: dict[str, Any]) -> None:
+        """The same as the last time."""
+        self._words = str(values.get("words") or "")
+        self._changed_only, self._side = bool(values.get("changed")), bool(values.get("side"))
+        self._wrap = bool(values.get("wrap"))
 
     # ---------------------------------------------------------------- choosing a stage
     @on(StageTable.RowHighlighted)
@@ -155,7 +200,7 @@ class StagesScreen(Screen[None]):
 
     @on(StageTable.RowSelected)
     def _row_selected(self) -> None:
-        self.query_one(LinePane).focus()
+        self._pane.focus()
 
     def _choose(self, stage: int) -> None:
         self._stage = stage
@@ -173,25 +218,43 @@ class StagesScreen(Screen[None]):
         self._view = view
         self._show()
 
+    def action_toggle_side(self) -> None:
+        """Before and after beside one another, or one above the other."""
+        self._side, self._view = not self._side, "diff"
+        self._show()
+        self.say("side by side" if self._side else "inline")
+
+    def action_toggle_wrap(self) -> None:
+        """Long lines go on below, or to the right."""
+        self._wrap = not self._wrap
+        self._show()
+        self.say("long lines go on below" if self._wrap else "long lines go on to the right")
+
     def _show(self) -> None:
         if self._stage is None:
             return
-        row = self._run_opened.outline[self._stage]
+        row = self.run.outline[self._stage]
         self.query_one("#title", Static).update(f"[{self._stage}] {label(row)}: {self._title()}")
-        self.query_one(StatusLine).at(self._place())
-        stage, subject = self._stage, self._subject
-        makers: dict[View, Callable[[Callable[[], bool]], list[Line]]] = {
-            "diff": lambda cancelled: diff_lines(
-                self._run_opened.diff(stage, cancelled=cancelled),
-                self._run_opened.events(pass_index=stage, limit=2000),
+        self.at(self.where())
+        makers: dict[View, Callable[[Work], tuple[list[Line], list[EventRow]]]] = {
+            "diff": partial(self._make_diff, self._stage, max(40, self._pane.size.width - 1)),
+            "text": lambda work: (text_lines(self.run.stage_text(stage)), []),
+            "found": lambda work: (
+                place_lines(self.run.search(subject, stage, limit=20_000, cancelled=work.cancelled), subject),
+                [],
             ),
-            "text": lambda cancelled: text_lines(self._run_opened.stage_text(stage)),
-            "found": lambda cancelled: place_lines(
-                self._run_opened.search(subject, stage, limit=20_000, cancelled=cancelled), subject
+            "why": lambda work: (
+                why_lines(self.run.why(subject, cancelled=work.cancelled, progress=work.progress)),
+                self.run.events(subject=subject.removeprefix("%"), limit=EVENTS),
             ),
-            "why": lambda cancelled: why_lines(self._run_opened.why(subject, cancelled=cancelled)),
         }
-        self._make_lines(makers[self._view])
+        stage, subject = self._stage, self._subject
+        self.ask_core(makers[self._view], self._put, failed=self._no_lines)
+
+    def _make_diff(self, stage: int, width: int, work: Work) -> tuple[list[Line], list[EventRow]]:
+        diff = self.run.diff(stage, cancelled=work.cancelled)
+        lines = diff_lines(diff, side=width if self._side else 0, wrap=width if self._wrap else 0)
+        return lines, self.run.events(pass_index=stage, limit=EVENTS)
 
     def _title(self) -> str:
         if self._view == "why":
@@ -200,166 +263,129 @@ class StagesScreen(Screen[None]):
             return f"instructions that match {self._subject}"
         return "what changed" if self._view == "diff" else "the module after it"
 
-    @work(thread=True, exclusive=True, group="lines")
-    def _make_lines(self, make: Callable[[Callable[[], bool]], list[Line]]) -> None:
-        worker = get_current_worker()
-        try:
-            lines = make(lambda: worker.is_cancelled)
-        except CancelledError:
-            return
-        except HloscopeError as error:
-            lines = [Line(str(error), "note")]
-        if not worker.is_cancelled:
-            self.app.call_from_thread(self._put_lines, lines)
+    def _no_lines(self, told: str) -> None:
+        self._put(([Line(told, "note")], []))
 
-    def _put_lines(self, lines: list[Line]) -> None:
-        pane = self.query_one(LinePane)
+    def _put(self, found: tuple[list[Line], list[EventRow]]) -> None:
+        lines, self._events = found
         cursor = 0
         if self._goal is not None:
             at, name = self._goal
             self._goal = None
             cursor = next((i for i, line in enumerate(lines) if name and line.instruction == name), at)
-        pane.show(lines, cursor=cursor)
+        self._pane.show(lines, cursor=cursor)
+        self._about = None
+        self._show_events()
+
+    # ---------------------------------------------------------------- what was recorded
+    @on(LinePane.Moved, "#pane")
+    def _line_moved(self) -> None:
+        self._show_events()
+
+    def _show_events(self) -> None:
+        """The events on the instruction under the cursor; all of the stage where it has none."""
+        pane = self.query_one("#events", LinePane)
+        pane.display = bool(self._events)
+        if not self._events:
+            return
+        line = self._pane.current
+        name = line.instruction if line is not None else None
+        own = [one for one in self._events if one.subject == name] if name is not None else []
+        about = name if own else ""
+        if about != self._about:
+            self._about = about
+            head = f"recorded about {name}" if own else f"recorded: {len(self._events):,} events"
+            pane.show([Line(head, "heading"), *event_lines(own or self._events)])
 
     # ---------------------------------------------------------------- following
-    @on(LinePane.Chosen)
-    def _follow(self, event: LinePane.Chosen) -> None:
-        line = event.line
+    def follow(self, line: Line) -> None:
+        """Enter: from a place found to the text, from a step of a history to its diff, else why."""
         if line.instruction is None and line.stage is None:
-            self._say("this line names no instruction")
+            self.say("this line names no instruction")
         elif self._view == "found" and line.instruction is not None:
-            self._go("text", "", self._stage, line.instruction)
+            self.dashboard.go(Place(self.NAME, self._stage, "text", goal=line.instruction))
         elif self._view == "why" and line.stage is not None:
-            self._go("diff", "", line.stage, line.instruction or "")
+            self.dashboard.go(Place(self.NAME, line.stage, "diff", goal=line.instruction or ""))
         elif line.instruction is not None:
-            self._go("why", line.instruction, self._stage, "")
+            self.dashboard.go(Place(self.NAME, self._stage, "why", line.instruction))
 
-    def action_why(self) -> None:
-        """All that is known of the instruction under the cursor."""
-        line = self.query_one(LinePane).current
-        if line is None or line.instruction is None:
-            self._say("put the cursor on an instruction first")
-        else:
-            self._go("why", line.instruction, self._stage, "")
+    def _instruction(self) -> str | None:
+        line = self._pane.current
+        name = line.instruction if line is not None else None
+        name = name or (self._subject if self._view == "why" else None)
+        if name is None:
+            self.say("put the cursor on an instruction first")
+        return name
 
-    def _go(self, view: View, subject: str, stage: int | None, goal: str) -> None:
-        if self._stage is not None:
-            self._history.append((self._stage, self._view, self._subject, self.query_one(LinePane).cursor))
-        self._restore(view, subject, stage, (0, goal))
-        self.query_one(LinePane).focus()
+    def action_follow_it(self) -> None:
+        """Only stages that touched the instruction under the cursor; again: all stages."""
+        if self._touched is not None:
+            self._touched = None
+            self._fill(self._stage, again=False)
+            self.at(self.where())
+            self.say("all stages")
+        elif (name := self._instruction()) is not None:
+            self.ask_core(
+                lambda work: self.run.why(name, cancelled=work.cancelled, progress=work.progress),
+                self._put_touched,
+                group="follow",
+                what=f"following {name}",
+            )
 
-    def _restore(self, view: View, subject: str, stage: int | None, goal: tuple[int, str]) -> None:
-        table = self.query_one(StageTable)
-        self._view, self._subject, self._goal = view, subject, goal
-        if stage is not None and stage != self._stage:
-            self._stage = stage
-            if stage not in table.stages:
-                self._words, self._changed_only = "", False
-                self._fill_quietly(stage)
-            else:
-                table.move_cursor(row=table.stages.index(stage), animate=False)
-        self._show()
+    def _put_touched(self, facts: WhyFacts) -> None:
+        self._touched = frozenset(step.index for step in facts.passes)
+        self._followed = facts.name
+        self._fill(self._stage)
+        self.at(self.where())
+        fates = ", ".join(f"{step.what} at {step.index}" for step in facts.passes[:6])
+        self.say(f"{facts.name}: {fates}; f shows all stages")
 
-    def _fill_quietly(self, keep: int) -> None:
-        table = self.query_one(StageTable)
-        table.fill(self._run_opened.outline, self._rows, keep=keep)
+    def action_graph(self) -> None:
+        """The neighbourhood of the instruction under the cursor."""
+        if (name := self._instruction()) is not None:
+            self.dashboard.go(Place("graph", self._stage, "", name))
 
-    def action_back(self) -> None:
-        """To where the last jump came from."""
-        if not self._history:
-            self._say("nothing to go back to")
-            return
-        stage, view, subject, cursor = self._history.pop()
-        self._restore(view, subject, stage, (cursor, ""))
+    def action_bisect(self) -> None:
+        """Search our compiler, or the real one, on the module of this stage."""
+        self.dashboard.go(Place("bisect", self._stage, "stage"))
 
     # ---------------------------------------------------------------- questions
-    def action_ask(self, what: Asking) -> None:
-        """Open the question line."""
-        self._asking = what
-        question = self.query_one("#question", Input)
-        question.placeholder = _PROMPTS[what]
-        question.value = self._words if what == "pass" else ""
-        question.display = True
-        question.focus()
+    def suggestion(self, what: str) -> str:
+        """The filter that holds can be changed."""
+        return self._words if what == "pass" else ""
 
-    @on(Input.Submitted, "#question")
-    def _answered(self, event: Input.Submitted) -> None:
-        what, text = self._asking, event.value
-        self._close_question()
+    def answered(self, what: str, text: str) -> None:
+        """A filter of the passes, or a search for instructions."""
         if what == "pass":
             self._words = text
             self._fill(self._stage)
             self.query_one(StageTable).focus()
-            return
-        pane = self.query_one(LinePane)
-        pane.focus()
-        try:
-            re.compile(text)
-        except re.error as error:
-            self._say(f"not a regular expression: {error}")
-            return
-        if what == "name" and text:
-            self._go("found", text, self._stage, "")
-        elif what == "search":
-            count = pane.find(text or None)
-            self._say(f"{count:,} lines match; n and N go on" if text else "")
+        elif what == "name" and text and self.is_pattern(text):
+            self.dashboard.go(Place(self.NAME, self._stage, "found", text))
 
-    def action_leave(self) -> None:
-        """Close the question line, else take search marks away and go to the timeline."""
-        if self.query_one("#question", Input).display:
-            self._close_question()
-        else:
-            self.query_one(LinePane).find(None)
+    def focus_first(self) -> None:
+        """To the timeline."""
         self.query_one(StageTable).focus()
-
-    def _close_question(self) -> None:
-        self._asking = ""
-        self.query_one("#question", Input).display = False
-
-    def action_next_match(self, step: int) -> None:
-        """The next line that matches the search."""
-        if not self.query_one(LinePane).find_next(step):
-            self._say("no match; / searches")
 
     def action_next_change(self, step: int) -> None:
         """The next change in the diff."""
-        if not self.query_one(LinePane).next_change(step):
-            self._say("no further change")
+        if not self._pane.next_change(step):
+            self.say("no further change")
 
     def action_toggle_changed(self) -> None:
         """All passes, or only those that changed something."""
         self._changed_only = not self._changed_only
-        self._fill(self._stage)
-        self._say("only passes that changed something" if self._changed_only else "all passes")
-
-    # ---------------------------------------------------------------- the status line
-    def _say(self, message: str) -> None:
-        self.query_one(StatusLine).say(message)
-
-    def _place(self) -> str:
-        source = self._run_opened.source
-        if self._stage is None:
-            return source.path
-        shown = {"diff": "diff", "text": "text", "why": f"why {self._subject}", "found": f"find {self._subject}"}
-        row = self._run_opened.outline[self._stage]
-        total = len(self._run_opened.outline) - 1
-        return f"{source.module} › {self._stage}/{total} {label(row)} › {shown[self._view]}"
+        self._fill(self._stage, again=False)
+        self.say("only passes that changed something" if self._changed_only else "all passes")
 
 
 def _headline(summary: Summary) -> str:
     source = summary.source
     said = ", ".join(part for part in (source.target, source.xla_build) if part)
     time = f", {show_ns(summary.total_ns)}" if summary.total_ns is not None else ""
-    opcodes = "  ".join(f"{name} {count}" for name, count in summary.opcodes[:8])
     events = f", {summary.events:,} event{'s' if summary.events > 1 else ''}" if summary.events else ""
-    first = [
-        f"{source.module or 'module without a name'}  {f'({said})' if said else ''}",
+    return (
+        f"{source.module or 'module without a name'}  {f'({said})' if said else ''}\n"
         f"{summary.instructions_before:,} → {summary.instructions_after:,} instructions in {summary.computations:,} "
-        f"computations; {summary.passes:,} passes, {summary.changed:,} changed it{time}{events}",
-        f"last stage: {opcodes}",
-    ]
-    first += [
-        f"{'▸' if one.stage is None else f'▸ {one.stage}'} {one.title}: {one.detail}" for one in summary.notable[:3]
-    ]
-    first += [f"note: {note}" for note in summary.notes[:2]]
-    return "\n".join(first)
+        f"computations; {summary.passes:,} passes, {summary.changed:,} changed it{time}{events}"
+    )

@@ -31,6 +31,7 @@ class LinePane(ScrollView, can_focus=True):
         "pane--name", "pane--define", "pane--opcode", "pane--shape", "pane--layout", "pane--key", "pane--string",
         "pane--number", "pane--comment", "pane--keyword", "pane--differs", "pane--added", "pane--removed",
         "pane--modified", "pane--renamed", "pane--heading", "pane--note", "pane--cursor", "pane--match",
+        "pane--warning", "pane--bar", "pane--bar2",
     }  # fmt: skip
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -48,12 +49,27 @@ class LinePane(ScrollView, can_focus=True):
     class Chosen(Message):
         """The user pressed enter (or clicked twice) on a line."""
 
-        def __init__(self, line: Line) -> None:
+        def __init__(self, pane: LinePane, line: Line) -> None:
             super().__init__()
+            self.pane = pane
             self.line = line
+
+        @property
+        def control(self) -> LinePane:
+            """The pane, for selectors."""
+            return self.pane
 
     class Moved(Message):
         """The cursor is on another line."""
+
+        def __init__(self, pane: LinePane) -> None:
+            super().__init__()
+            self.pane = pane
+
+        @property
+        def control(self) -> LinePane:
+            """The pane, for selectors."""
+            return self.pane
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -128,7 +144,7 @@ class LinePane(ScrollView, can_focus=True):
         self.refresh_lines(old - self.scroll_offset.y)
         self.refresh_lines(self.cursor - self.scroll_offset.y)
         self.scroll_to_region(Region(self.scroll_offset.x, self.cursor, 1, 1), animate=False, force=True)
-        self.post_message(self.Moved())
+        self.post_message(self.Moved(self))
 
     def action_move(self, by: int) -> None:
         """Cursor up or down."""
@@ -149,7 +165,7 @@ class LinePane(ScrollView, can_focus=True):
     def action_choose(self) -> None:
         """Follow the line under the cursor."""
         if self.current is not None:
-            self.post_message(self.Chosen(self.current))
+            self.post_message(self.Chosen(self, self.current))
 
     def on_click(self, event: events.Click) -> None:
         """The mouse moves the cursor; a double click follows."""

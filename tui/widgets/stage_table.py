@@ -52,17 +52,20 @@ class StageTable(DataTable[Text]):
         changed_only: bool = False,
         words: str = "",
         keep: int | None = None,
+        only: frozenset[int] | None = None,
     ) -> None:
         """Show the timeline; `rows` is None while counts are not known yet.
 
-        `changed_only` hides rows that changed nothing, `words` keeps rows whose pipeline or pass holds the text, and
-        the cursor goes to stage `keep` or to the nearest row shown before it.
+        `changed_only` hides rows that changed nothing, `words` keeps rows whose pipeline or pass holds the text,
+        `only` keeps rows by number, and the cursor goes to stage `keep` or to the nearest row shown before it.
         """
         timed = rows is not None and any(row.ns is not None for row in rows)
         self._set_columns(timed=timed)
         self.stages = []
         wanted = words.casefold()
         for index, row in enumerate(outline):
+            if only is not None and index not in only:
+                continue
             known = rows[index] if rows is not None else None
             changed = known.changed if known is not None else row.changed
             if changed_only and changed is False and known is not None and known.unannounced is None:

@@ -1,0 +1,310 @@
+"""Every screen on real dumps of the three back ends, at both ends of the sizes that are promised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input, Static, TextArea
+from textual.worker import WorkerCancelled, WorkerFailed
+
+from hloscope.core.views.run import load
+from hloscope.tui.app import DashboardApp
+from hloscope.tui.navigation import SCREENS, Place, neighbour
+from hloscope.tui.screens.help import HelpScreen
+from hloscope.tui.state import State
+from hloscope.tui.widgets.buffer_map import BufferMap
+from hloscope.tui.widgets.line_pane import LinePane
+from hloscope.tui.widgets.stage_table import StageTable
+from hloscope.tui.widgets.status_line import StatusLine
+from hloscope.tui.widgets.strip_chart import StripChart
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DUMPS = ROOT / "fixtures" / "dumps"
+CPU, GPU, TPU = DUMPS / "cpu", DUMPS / "gpu_narrow", DUMPS / "tpu"
+
+SIZES = ((80, 24), (160, 50))
+
+
+@asynccontextmanager
+async def dashboard(
+    path: Path | str,
+    *,
+    size: tuple[int, int] = (160, 50),
+    start: Place | None = None,
+    other: str | None = None,
+    state: State | None = None,
+) -> AsyncGenerator[Pilot[None]]:
+    with load(str(path)) as run:
+        app = DashboardApp(run, start=start, other=other, state=state)
+        async with app.run_test(size=size) as pilot:
+            await settle(pilot)
+            yield pilot
+
+
+async def settle(pilot: Pilot[None]) -> None:
+    """Until nothing runs; work may start work."""
+    for _ in range(12):
+        with suppress(WorkerCancelled, WorkerFailed):  # a newer question has taken the place of an older one
+            await pilot.app.workers.wait_for_complete()
+        await pilot.pause()
+        if not any(one.is_running for one in pilot.app.workers):
+            break
+
+
+async def press(pilot: Pilot[None], *keys: str) -> None:
+    for key in keys:
+        await pilot.press(key)
+        await settle(pilot)
+
+
+async def ask(pilot: Pilot[None], key: str, text: str) -> None:
+    """Open a question by its key and answer it."""
+    await pilot.press(key)
+    pilot.app.screen.query_one("#question", Input).value = text
+    await press(pilot, "enter")
+
+
+def lines(pilot: Pilot[None], selector: str) -> str:
+    """The text of a pane."""
+    return "\n".join(line.text for line in pilot.app.screen.query_one(selector, LinePane).lines)
+
+
+def label(pilot: Pilot[None], selector: str) -> str:
+    """The text of a label."""
+    return str(pilot.app.screen.query_one(selector, Static).content)
+
+
+def status(pilot: Pilot[None]) -> str:
+    return str(pilot.app.screen.query_one(StatusLine).content)
+
+
+def picture(pilot: Pilot[None]) -> list[str]:
+    """What the terminal shows, line by line."""
+    screen = pilot.app.screen
+    return ["".join(segment.text for segment in strip) for strip in screen._compositor.render_strips()]
+
+
+@pytest.mark.parametrize("dump", [CPU, GPU, TPU], ids=["cpu", "gpu", "tpu"])
+async def test_every_screen_draws_itself_at_every_size(dump: Path) -> None:
+    """All screens: the tabs above, the place and the way to help below, nothing wider or higher than the terminal."""
+    async with dashboard(dump, size=SIZES[0]) as pilot:
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            for name, key, title in SCREENS:
+                await press(pilot, "minus" if key == "-" else key)
+                shown = picture(pilot)
+                assert len(shown) == size[1] and all(len(line) <= size[0] for line in shown)
+                assert title in shown[0]
+                assert name in status(pilot)
+                assert "? Help" in shown[-1]
+                assert "fault of hloscope" not in "\n".join(shown), name
+
+
+async def test_the_overview_names_what_is_worth_looking_at_and_letters_go_there() -> None:
+    async with dashboard(CPU) as pilot:
+        assert "jit_layout_heavy" in label(pilot, "#facts") and "41 → 70 instructions" in label(pilot, "#facts")
+        found = lines(pilot, "#findings")
+        assert "largest copy       copy: 19.6 KiB from {0,3,1,2} to {3,2,1,0}" in found
+        assert "peak memory        71.6 KiB while ynn_fusion.1 runs" in found
+        assert "1 change that no pass announced" in found
+        strip = pilot.app.screen.query_one(StripChart)
+        before = strip.cursor
+        await press(pilot, "right_square_bracket")
+        assert strip.cursor > before and f"[{strip.cursor}]" in label(pilot, "#title")
+        stage = strip.cursor
+        await press(pilot, "enter")
+        assert f"stages › {stage}/26" in status(pilot)
+        await press(pilot, "b", "c")
+        assert "layouts › copy" in status(pilot) and "transpose.6" in lines(pilot, "#detail")
+        await press(pilot, "b", "p")
+        assert "buffers" in status(pilot) and "alive at the peak" in label(pilot, "#columns")
+
+
+async def test_stages_side_by_side_events_and_the_way_of_one_instruction() -> None:
+    async with dashboard(GPU, start=Place("stages")) as pilot:
+        await ask(pilot, "p", "priority")
+        assert "fusion" in lines(pilot, "#pane")
+        await press(pilot, "s")
+        shown = lines(pilot, "#pane")
+        assert " │ " in shown and "side by side" in status(pilot)
+        pane = pilot.app.screen.query_one("#pane", LinePane)
+        assert all(len(line.text) <= pane.size.width + 1 for line in pane.lines if "│" in line.text)
+        await press(pilot, "s", "z")
+        assert " │ " not in lines(pilot, "#pane")
+    async with dashboard(CPU, start=Place("stages", None, "why", "copy")) as pilot:
+        assert "history" in lines(pilot, "#pane") and "where its layout comes from" in lines(pilot, "#pane")
+        await press(pilot, "f")
+        assert "only stages that touched copy" in status(pilot)
+        assert len(pilot.app.screen.query_one(StageTable).stages) < 10
+        await press(pilot, "f")
+        assert len(pilot.app.screen.query_one(StageTable).stages) == 27
+
+
+async def test_fusion_filters_bars_and_the_reason_of_a_pair() -> None:
+    async with dashboard(GPU, start=Place("fusion")) as pilot:
+        assert "decisions recorded by the compiler" in label(pilot, "#head")
+        rows = pilot.app.screen.query_one("#list", LinePane)
+        every = len(rows.lines)
+        await press(pilot, "v")
+        assert 0 < len(rows.lines) <= every and all("fused" in line.text for line in rows.lines)
+        await press(pilot, "v", "v", "v")
+        assert all("priority" in line.text for line in rows.lines)
+        assert "unfused" in lines(pilot, "#detail") and "█" in lines(pilot, "#detail")
+        await press(pilot, "f")
+        assert "fused into" in lines(pilot, "#detail")
+        await ask(pilot, "p", "nothing-like-it")
+        assert "no decision matches" in lines(pilot, "#list")
+    async with dashboard(TPU, start=Place("fusion")) as pilot:
+        assert "inferred from the stages" in label(pilot, "#head")
+
+
+async def test_layouts_tell_the_chain_behind_a_copy_and_draw_the_array() -> None:
+    async with dashboard(CPU, start=Place("layouts", subject="copy.4")) as pilot:
+        assert "layouts › copy.4" in status(pilot)
+        shown = lines(pilot, "#detail")
+        assert "the use wants" in shown and "mandatory" in shown and "place in memory" in shown
+        await ask(pilot, "p", "f32[3,4]{0,1}")
+        assert "bytes from one index to the next: 4, 12" in lines(pilot, "#detail")
+        assert " 0  3  6  9" in lines(pilot, "#detail")
+
+
+async def test_the_buffer_map_names_what_is_under_its_cursor_and_answers_questions() -> None:
+    async with dashboard(GPU, start=Place("buffers")) as pilot:
+        chart = pilot.app.screen.query_one(BufferMap)
+        assert "gemm_fusion_dot.2" in status(pilot) and "step 6" in status(pilot)
+        assert any("peak, step 6" in line for line in picture(pilot))
+        await pilot.press(*["h"] * 60)
+        assert chart.step < 6
+        await press(pilot, "full_stop", "a")
+        assert "preallocated-temp" in lines(pilot, "#list")
+        await ask(pilot, "s", "loop_pad_fusion loop_pad_fusion.1")
+        assert "cannot share" in lines(pilot, "#list") and "code" in lines(pilot, "#list")
+        await ask(pilot, "u", "drop:loop_pad_fusion")
+        assert "peak then" in lines(pilot, "#list")
+        await press(pilot, "z")
+        assert "none found" in lines(pilot, "#list") or ":" in lines(pilot, "#list")
+
+
+async def test_sql_runs_kept_queries_shows_faults_and_exports(tmp_path: Path) -> None:
+    state = State(tmp_path / "state.json")
+    async with dashboard(CPU, start=Place("sql"), state=state) as pilot:
+        pilot.app.screen.query_one(TextArea).text = "select stage, pass from passes where stage=13"
+        await press(pilot, "ctrl+r")
+        assert "layout-assignment" in lines(pilot, "#rows") and "1 rows" in status(pilot)
+        target = tmp_path / "rows.csv"
+        await ask(pilot, "E", str(target))
+        assert target.read_text().splitlines() == ["stage,pass", "13,layout-assignment"]
+        await ask(pilot, "s", "mine")
+        assert "mine" in lines(pilot, "#schema")
+        pilot.app.screen.query_one("#rows", LinePane).focus()
+        await press(pilot, "enter")
+        assert "stages › 13/26" in status(pilot)
+        await press(pilot, "6")
+        pilot.app.screen.query_one(TextArea).text = "select nothing from nowhere"
+        await press(pilot, "ctrl+r")
+        assert "syntax error" in lines(pilot, "#rows")
+    assert json.loads((tmp_path / "state.json").read_text())["queries"]["mine"].startswith("select stage")
+
+
+async def test_compare_finds_where_two_compiles_part(tmp_path: Path) -> None:
+    second = tmp_path / "other"
+    second.mkdir()
+    for file in CPU.iterdir():
+        text = file.read_text()
+        if ".0021." in file.name:
+            text = text.replace("f32[13,7,5,11]", "f32[13,7,11,5]")
+        (second / file.name).write_text(text)
+    async with dashboard(CPU, other=str(second)) as pilot:
+        assert "they part at hlo_normalization/reshape-decomposer" in label(pilot, "#head")
+        assert "▶ ≠" in lines(pilot, "#list") and "here they part" in lines(pilot, "#detail")
+        await press(pilot, "b")
+        assert "nothing to go back to" in status(pilot)
+
+
+async def test_the_graph_grows_goes_inside_and_is_written(tmp_path: Path) -> None:
+    async with dashboard(CPU, start=Place("graph", None, "", "copy_reverse_fusion")) as pilot:
+        shown = lines(pilot, "#canvas")
+        assert "copy_reverse_fusion" in shown and "┌" in shown and "tuple (result)" in shown
+        await press(pilot, "k")
+        assert "graph › stage 26 › copy_reverse_fusion" not in status(pilot)
+        await press(pilot, "j")
+        assert "copy_reverse_fusion" in status(pilot)
+        for suffix, start in ((".dot", "digraph"), (".svg", "<svg")):
+            target = tmp_path / f"graph{suffix}"
+            await ask(pilot, "E", str(target))
+            assert target.read_text().startswith(start) and "copy_reverse_fusion" in target.read_text()
+        await press(pilot, "z")
+        assert "reverse" in lines(pilot, "#canvas") and "copy_reverse_fusion" not in lines(pilot, "#canvas")
+        await press(pilot, "b")
+        assert "copy_reverse_fusion" in lines(pilot, "#canvas")
+
+
+async def test_the_schedule_says_what_a_step_waits_for_and_shows_thunks() -> None:
+    async with dashboard(GPU, start=Place("schedule")) as pilot:
+        assert "17 steps" in label(pilot, "#head")
+        await press(pilot, "p")
+        assert "gemm_fusion_dot.2" in status(pilot)
+        assert "waits for" in lines(pilot, "#detail") and "bitcast.29.0  (step 5, 1 before)" in lines(pilot, "#detail")
+        await press(pilot, "t")
+        assert "kCustomKernel" in lines(pilot, "#list")
+
+
+async def test_bisect_runs_as_a_child_and_pallas_reads_a_file(tmp_path: Path) -> None:
+    one = tmp_path / "one.hlo"
+    one.write_text("HloModule m\n\nENTRY e {\n  a = f32[4]{0} parameter(0)\n  ROOT b = f32[4]{0} negate(a)\n}\n")
+    async with dashboard(one, start=Place("bisect")) as pilot:
+        assert "hloscope bisect" in label(pilot, "#head") and "r runs it" in label(pilot, "#head")
+        await press(pilot, "r")
+        assert "verdict: no-difference" in lines(pilot, "#list")
+        assert "evidence" in lines(pilot, "#detail")
+    async with dashboard(one, start=Place("pallas", subject=str(ROOT / "fixtures" / "pallas" / "wrong.py"))) as pilot:
+        assert "calls" in label(pilot, "#head") and "findings" in lines(pilot, "#list")
+        await ask(pilot, "a", str(tmp_path / "missing.py"))
+        assert "missing.py" in label(pilot, "#head")
+
+
+async def test_history_marks_goto_palette_and_what_is_restored(tmp_path: Path) -> None:
+    state = State(tmp_path / "state.json")
+    async with dashboard(CPU, state=state) as pilot:
+        await ask(pilot, "g", "13")
+        assert "stages › 13/26" in status(pilot)
+        await press(pilot, "m", "a", "tab")
+        assert "fusion" in status(pilot)
+        await press(pilot, "b")
+        assert "stages › 13/26" in status(pilot)
+        await press(pilot, "B")
+        assert "fusion" in status(pilot)
+        await press(pilot, "apostrophe", "a")
+        assert "stages › 13/26" in status(pilot)
+        await press(pilot, "apostrophe", "q")
+        assert "there is no mark q; marks: a" in status(pilot)
+        await ask(pilot, "g", "layouts")
+        assert "layouts" in status(pilot)
+        await press(pilot, "question_mark")
+        assert isinstance(pilot.app.screen, HelpScreen)
+        shown = label(pilot, "#help Static")
+        assert "Of every stage" in shown and "Can two share" not in shown and "Mark this place" in shown
+        await press(pilot, "escape", "colon")
+        assert pilot.app.screen.id != "stages"
+        await press(pilot, "escape", "T")
+        theme = pilot.app.theme
+        await press(pilot, "y")
+        assert pilot.app.clipboard
+        await pilot.press("q")
+    async with dashboard(CPU, state=State(tmp_path / "state.json")) as pilot:
+        assert "layouts" in status(pilot) and pilot.app.theme == theme
+        await press(pilot, "apostrophe", "a")
+        assert "stages › 13/26" in status(pilot)
+
+
+def test_tab_goes_round() -> None:
+    seen = ["overview"]
+    for _ in SCREENS[1:]:
+        seen.append(neighbour(seen[-1], 1))
+    assert sorted(seen) == sorted(name for name, _, _ in SCREENS)
+    assert neighbour(seen[-1], 1) == "overview" and neighbour("overview", -1) == seen[-1]

@@ -1,0 +1,47 @@
+"""The command palette: every action of the screen that is shown, every screen, every theme."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, cast
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+from hloscope.tui.navigation import SCREENS, Place
+
+Command = tuple[str, str, Callable[[], Any]]
+
+
+class Actions(Provider):
+    """Actions with the key that does the same."""
+
+    def _commands(self) -> Iterator[Command]:
+        from hloscope.tui.app import DashboardApp
+        from hloscope.tui.screens.help import key_names
+
+        app = cast(DashboardApp, self.app)
+        seen: set[str] = set()
+        for active in self.screen.active_bindings.values():
+            binding = active.binding
+            if binding.description and binding.description not in seen and not binding.action.startswith("dismiss"):
+                seen.add(binding.description)
+                key = binding.key_display or key_names(binding.key)
+                yield binding.description, f"key {key}", partial(app.run_action, binding.action, active.node)
+        for name, key, title in SCREENS:
+            yield f"Screen: {title}", f"key {key}", partial(app.go, Place(name))
+        for theme in app.available_themes:
+            yield f"Theme: {theme}", "", partial(app.choose_theme, theme)
+
+    async def discover(self) -> Hits:
+        """Everything, before anything is typed."""
+        for title, text, action in self._commands():
+            yield DiscoveryHit(title, action, help=text or None)
+
+    async def search(self, query: str) -> Hits:
+        """What matches."""
+        matcher = self.matcher(query)
+        for title, text, action in self._commands():
+            score = matcher.match(title)
+            if score > 0:
+                yield Hit(score, matcher.highlight(title), action, help=text or None)

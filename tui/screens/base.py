@@ -1,0 +1,379 @@
+"""What every screen of the dashboard shares: its frame, work in the background, questions, search, and moving about.
+
+A screen says what it shows (`body`, `start`), where one is in it (`place`, `go_to`), and what enter does (`follow`).
+Work runs in threads: one piece for each `group`, a newer one taking the place of an older one, with progress in the
+status line; ``x`` cancels it. Nothing that asks the core runs on the thread that answers keys.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widgets import Input
+from textual.worker import Worker, get_current_worker
+
+from hloscope.core.errors import HloscopeError
+from hloscope.core.views.stages import CancelledError
+from hloscope.tui.content import Line
+from hloscope.tui.navigation import Place
+from hloscope.tui.widgets.key_line import KeyLine
+from hloscope.tui.widgets.line_pane import LinePane
+from hloscope.tui.widgets.status_line import StatusLine
+from hloscope.tui.widgets.tab_bar import TabBar
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+    from hloscope.core.views.run import Run
+    from hloscope.tui.app import DashboardApp
+
+T = TypeVar("T")
+
+_PROGRESS_SECONDS = 0.1
+"""Time between two reports of progress that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a piece of work is given to be stopped and watched."""
+
+    cancelled: Callable[[], bool]
+    progress: Callable[[int, int], None]
+
+
+class RunScreen(Screen[None]):
+    """One screen on the run."""
+
+    NAME: ClassVar[str] = ""
+    """As `navigation.SCREENS` lists it."""
+    PROMPTS: ClassVar[dict[str, str]] = {}
+    """What is asked for by this screen's own questions."""
+    LEGEND: ClassVar[str] = ""
+    """What help says below the keys."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (130, "-wide")]
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "ask('search')", "Search", key_display="/"),
+        Binding("n", "next_match(1)", "Next match", show=False),
+        Binding("N", "next_match(-1)", "Previous match", show=False),
+        Binding("g", "ask('goto')", "Go to"),
+        Binding("o", "other_pane", "Other pane", show=False),
+        Binding("w", "why", "Why", show=False),
+        Binding("y", "copy_line", "Copy the line", show=False),
+        Binding("Y", "copy_all", "Copy everything shown in the pane", show=False),
+        Binding("e", "edit_source", "Open the source line in $EDITOR", show=False),
+        Binding("x", "cancel_work", "Cancel what runs", show=False),
+        Binding("escape", "leave", "Leave", show=False),
+        Binding("tab", "app.next_screen(1)", "Next screen", show=False),
+        Binding("shift+tab", "app.next_screen(-1)", "Previous screen", show=False),
+    ]
+
+    _PROMPT = {
+        "search": "search this pane (regular expression)",
+        "goto": "go to: stage number (-1 is the last), instruction, or the name of a screen",
+    }
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.run = run
+        self._asking = ""
+        self._started = False
+        self._came_from: LinePane | None = None
+
+    @property
+    def dashboard(self) -> DashboardApp:
+        """The application."""
+        return cast("DashboardApp", self.app)
+
+    def compose(self) -> ComposeResult:
+        """Tabs, the screen's own part, the question line, status and keys."""
+        yield TabBar(self.NAME)
+        yield from self.body()
+        yield Input(id="question", compact=True)
+        yield StatusLine(id="status")
+        yield KeyLine(id="keys")
+
+    def on_mount(self) -> None:
+        """The question line shows only when something is asked."""
+        self.query_one("#question", Input).display = False
+        self._started = True
+        self.at(self.where())
+        self.start()
+
+    # ---------------------------------------------------------------- what a screen says of itself
+    def body(self) -> ComposeResult:
+        """The screen's own widgets."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Called once, when the widgets are there."""
+
+    def place(self) -> Place:
+        """Where one is."""
+        return Place(self.NAME)
+
+    def go_to(self, place: Place) -> None:
+        """Show a place of this screen."""
+
+    def where(self) -> str:
+        """The place in words, behind the module's name."""
+        return ""
+
+    def follow(self, line: Line) -> None:
+        """Enter on a line: by default to its stage, else to what is known of its instruction."""
+        if line.instruction is not None:
+            self.dashboard.go(Place("stages", line.stage, "why", line.instruction))
+        elif line.stage is not None:
+            self.dashboard.go(Place("stages", line.stage, "diff"))
+        else:
+            self.say("this line names no instruction")
+
+    def answered(self, what: str, text: str) -> None:
+        """The answer to one of this screen's own questions."""
+
+    def remembered(self) -> dict[str, Any]:
+        """Filters and the like, for the next opening."""
+        return {}
+
+    def recall(self, values: dict[str, Any]) -> None:
+        """What `remembered` gave, before `start`."""
+
+    # ---------------------------------------------------------------- work
+    def ask_core(
+        self,
+        make: Callable[[Work], T],
+        then: Callable[[T], None],
+        *,
+        group: str = "lines",
+        what: str = "",
+        failed: Callable[[str], None] | None = None,
+    ) -> None:
+        """Run `make` in a thread and `then` with its result; errors of the user's become one line."""
+
+        def job() -> None:
+            worker = get_current_worker()
+            last = [0.0]
+
+            def progress(done: int, total: int) -> None:
+                now = time.monotonic()
+                if now - last[0] > _PROGRESS_SECONDS:
+                    last[0] = now
+                    self._from_thread(
+                        worker, lambda: self.say(f"{what or 'working'}: {done:,} of {total:,}; x cancels")
+                    )
+
+            try:
+                result = make(Work(lambda: worker.is_cancelled, progress))
+            except CancelledError:
+                return
+            except HloscopeError as error:
+                told = str(error)
+            except Exception as error:  # a fault of ours in one answer must not take the whole dashboard away
+                told = f"this is a fault of hloscope, not of your program: {type(error).__name__}: {error}"
+            else:
+                self._from_thread(worker, lambda: then(result))
+                return
+            self._from_thread(worker, lambda: (failed or self.say)(told))
+
+        if what:
+            self.say(f"{what} …")
+        self.run_worker(job, thread=True, exclusive=True, group=group, exit_on_error=False)
+
+    def _from_thread(self, worker: Worker[Any], action: Callable[[], object]) -> None:
+        """Do something on the application's thread, unless nobody wants it any more."""
+
+        def unless_late() -> None:
+            if not worker.is_cancelled and self.is_attached:
+                action()
+
+        if not worker.is_cancelled and self.app.is_running:
+            self.app.call_from_thread(unless_late)
+
+    def action_cancel_work(self) -> None:
+        """Stop what runs for this screen."""
+        running = [one for one in self.workers if one.node is self and one.is_running]
+        for one in running:
+            one.cancel()
+        self.say("cancelled" if running else "nothing runs")
+
+    # ---------------------------------------------------------------- panes
+    def panes(self) -> list[LinePane]:
+        """The panes of lines that are shown, in order."""
+        return [one for one in self.query(LinePane) if one.display]
+
+    @property
+    def pane(self) -> LinePane | None:
+        """The pane that has the focus, else the one that had it, else the first."""
+        if isinstance(self.focused, LinePane):
+            return self.focused
+        if self._came_from is not None and self._came_from.is_attached:
+            return self._came_from
+        panes = self.panes()
+        return panes[0] if panes else None
+
+    @property
+    def line(self) -> Line | None:
+        """The line under the cursor."""
+        pane = self.pane
+        return pane.current if pane is not None else None
+
+    def action_other_pane(self) -> None:
+        """Move the focus to the next pane."""
+        self.focus_next()
+
+    @on(LinePane.Chosen)
+    def _line_chosen(self, event: LinePane.Chosen) -> None:
+        event.stop()
+        self.follow(event.line)
+
+    def action_why(self) -> None:
+        """All that is known of the instruction under the cursor."""
+        line = self.line
+        if line is None or line.instruction is None:
+            self.say("put the cursor on an instruction first")
+        else:
+            self.dashboard.go(Place("stages", line.stage, "why", line.instruction))
+
+    def action_copy_line(self) -> None:
+        """The line under the cursor to the clipboard."""
+        line = self.line
+        if line is not None:
+            self.app.copy_to_clipboard(line.text.strip())
+            self.say("copied the line")
+
+    def action_copy_all(self) -> None:
+        """Everything in the pane to the clipboard."""
+        pane = self.pane
+        if pane is not None:
+            self.app.copy_to_clipboard("\n".join(line.text for line in pane.lines))
+            self.say(f"copied {len(pane.lines):,} lines")
+
+    def action_edit_source(self) -> None:
+        """The Python line that made the instruction under the cursor."""
+        line = self.line
+        if line is None:
+            return
+        known = getattr(line.item, "file", None), getattr(line.item, "line", None)
+        if isinstance(known[0], str) and isinstance(known[1], int):
+            self.dashboard.edit(known[0], known[1])
+        elif line.instruction is not None:
+            name = line.instruction
+            stage = line.stage if line.stage is not None else self.place().stage
+            self.ask_core(
+                lambda work: _frame(self.run, name, stage if stage is not None else -1),
+                lambda frame: self.dashboard.edit(*frame) if frame else self.say(f"{name} carries no source line"),
+                group="source",
+            )
+        else:
+            self.say("put the cursor on an instruction first")
+
+    # ---------------------------------------------------------------- questions
+    def action_ask(self, what: str) -> None:
+        """Open the question line."""
+        if isinstance(self.focused, LinePane):
+            self._came_from = self.focused
+        self._asking = what
+        question = self.query_one("#question", Input)
+        question.placeholder = self.PROMPTS.get(what) or self._PROMPT[what]
+        question.value = self.suggestion(what)
+        question.display = True
+        question.focus()
+
+    def suggestion(self, what: str) -> str:
+        """What stands in the question line at first."""
+        return ""
+
+    @on(Input.Submitted, "#question")
+    def _submitted(self, event: Input.Submitted) -> None:
+        what, text = self._asking, event.value
+        self.close_question()
+        pane = self.pane
+        if pane is not None:
+            pane.focus()
+        if what == "goto":
+            self.dashboard.go_by_words(text.strip())
+        elif what == "search":
+            self._search(text)
+        else:
+            self.answered(what, text)
+
+    def _search(self, text: str) -> None:
+        pane = self.pane
+        if pane is None:
+            return
+        if not self.is_pattern(text):
+            return
+        count = pane.find(text or None)
+        self.say(f"{count:,} lines match; n and N go on" if text else "")
+
+    def is_pattern(self, text: str) -> bool:
+        """Whether a text is a regular expression; says so where it is none."""
+        try:
+            re.compile(text)
+        except re.error as error:
+            self.say(f"not a regular expression: {error}")
+            return False
+        return True
+
+    def close_question(self) -> None:
+        """Take the question line away."""
+        self._asking = ""
+        self.query_one("#question", Input).display = False
+
+    def action_leave(self) -> None:
+        """Close the question line, else take search marks away and go to the first pane."""
+        question = self.query_one("#question", Input)
+        if question.display:
+            self.close_question()
+        elif (pane := self.pane) is not None:
+            pane.find(None)
+        self.focus_first()
+
+    def focus_first(self) -> None:
+        """Give the focus to where it is at the start."""
+        panes = self.panes()
+        if panes:
+            panes[0].focus()
+
+    def action_next_match(self, step: int) -> None:
+        """The next line that matches the search."""
+        pane = self.pane
+        if pane is None or not pane.find_next(step):
+            self.say("no match; / searches")
+
+    # ---------------------------------------------------------------- the status line
+    def say(self, message: str) -> None:
+        """What just happened."""
+        if self._started:
+            self.query_one(StatusLine).say(message)
+
+    def at(self, where: str) -> None:
+        """Where one is now."""
+        if self._started:
+            module = self.run.source.module or self.run.source.path
+            self.query_one(StatusLine).at(" › ".join(filter(None, (module, self.NAME, where))))
+
+    @on(TabBar.Chosen)
+    def _tab(self, event: TabBar.Chosen) -> None:
+        self.dashboard.go(Place(event.name))
+
+
+def _frame(run: Run, name: str, stage: int) -> tuple[str, int] | None:
+    """Innermost source line of an instruction; None where it carries none."""
+    index = run.stage_index(stage)
+    at = index.find(name)
+    frames = index.frames(at) if at is not None else ()
+    return (frames[0].file, frames[0].line) if frames else None
+
+
+def note(text: str) -> Sequence[Line]:
+    """One line instead of an answer."""
+    return [Line(text, "note")]

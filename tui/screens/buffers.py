@@ -1,0 +1,374 @@
+"""Buffers: the map of each allocation, what fills memory at its peak and why, and questions about sharing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Static
+
+from hloscope.core.views.buffers import BufferMap as MapData
+from hloscope.core.views.buffers import BufferRow
+from hloscope.tui.content import Line, plain
+from hloscope.tui.navigation import Place
+from hloscope.tui.screens.base import RunScreen, Work, note
+from hloscope.tui.show import bar, columns, show_bytes
+from hloscope.tui.widgets.buffer_map import BufferMap
+from hloscope.tui.widgets.line_pane import LinePane
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+    from hloscope.core.buffers.hazards import Hazard
+    from hloscope.core.buffers.questions import ShareAnswer, WhatIf
+    from hloscope.core.views.run import Run
+
+_BAR = 14
+_VIEWS = ("peak", "allocations", "values", "hazards")
+
+
+class BuffersScreen(RunScreen):
+    """Map on one side; on the other the peak, the allocations, the values of one, or the hazards."""
+
+    NAME = "buffers"
+    PROMPTS = {
+        "share": "could these two share memory? A B (a part of a tuple: A{1})",
+        "whatif": "what if: drop:NAME, donate:N (parameter number), dtype:NAME=TYPE",
+    }
+    LEGEND = """
+the map: offsets downwards, steps of the schedule across; ┆ is the fullest step, the value under the cursor is hatched
+"""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("p", "view('peak')", "Peak"),
+        Binding("a", "view('allocations')", "Allocations"),
+        Binding("v", "view('values')", "Values of it", show=False),
+        Binding("z", "view('hazards')", "Hazards"),
+        Binding("s", "ask('share')", "Can two share"),
+        Binding("u", "ask('whatif')", "What if"),
+        Binding("greater_than_sign", "allocation(1)", "Next allocation", show=False),
+        Binding("less_than_sign", "allocation(-1)", "Previous allocation", show=False),
+        Binding("r", "graph", "Draw its neighbourhood", show=False),
+    ]
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._data: MapData | None = None
+        self._view = "peak"
+        self._at = 0
+        self._by_size: list[int] = []
+        self._hazards: list[Hazard] | None = None
+
+    def body(self) -> ComposeResult:
+        """Headline, map and lists."""
+        yield Static("", id="head", markup=False)
+        with Horizontal(id="panes"):
+            with Vertical(id="left"):
+                yield Static("", id="title", markup=False)
+                yield BufferMap(id="map")
+            with Vertical(id="right"):
+                yield Static("", id="columns", markup=False)
+                yield LinePane(id="list")
+
+    def start(self) -> None:
+        """Read or make the assignment."""
+        self.query_one("#head", Static).update("reading buffers …")
+        self.query_one(BufferMap).focus()
+        self.ask_core(self._read, self._put, group="report", what="buffers", failed=self._fault)
+
+    def _read(self, work: Work) -> MapData:
+        with self.dashboard.heavy:
+            return self.run.buffers.map(largest=200)
+
+    def _fault(self, told: str) -> None:
+        self.query_one("#head", Static).update(told)
+        self.query_one("#list", LinePane).show(note(told))
+        self.say("")
+
+    def _put(self, data: MapData) -> None:
+        self._data = data
+        self.say("")
+        self._by_size = [
+            at for at, one in sorted(enumerate(data.allocations), key=lambda pair: (-pair[1].size, pair[1].index))
+        ]
+        temporary = next((at for at, number in enumerate(self._by_size) if "temp" in data.allocations[number].kind), 0)
+        self._at = self._at or temporary
+        running = f" while {data.peak_instruction} runs" if data.peak_instruction else ""
+        who = "as the compiler reported" if data.origin == "xla" else "assigned by hloscope"
+        spaces = (
+            "; ".join(f"{name} {show_bytes(size)}" for _, name, size in data.spaces) if len(data.spaces) > 1 else ""
+        )
+        self.query_one("#head", Static).update(
+            f"peak {show_bytes(data.peak_bytes)} at step {data.peak_step:,} of {len(data.steps):,}{running}; "
+            f"{len(data.allocations)} allocations, {show_bytes(data.total_bytes)}, {who}"
+            + (f"\nmemory spaces: {spaces}" if spaces else "")
+            + "".join(f"\nnote: {one}" for one in data.notes[:2])
+        )
+        self._show_allocation()
+        self._list()
+
+    # ---------------------------------------------------------------- the map
+    @property
+    def _allocation(self) -> BufferRow | None:
+        if self._data is None or not self._by_size:
+            return None
+        return self._data.allocations[self._by_size[self._at % len(self._by_size)]]
+
+    def _show_allocation(self) -> None:
+        one = self._allocation
+        if one is not None and self._data is not None:
+            self.query_one(BufferMap).show(one, self._data.steps, self._data.peak_step)
+            self._moved()
+
+    @on(BufferMap.Moved)
+    def _moved(self) -> None:
+        one = self._allocation
+        if one is None:
+            return
+        self.query_one("#title", Static).update(
+            f"allocation {one.index} ({_kind(one)}, {show_bytes(one.size)}, {len(one.values)} values)"
+        )
+        self.at(self.where())
+
+    @on(BufferMap.Chosen)
+    def _value_chosen(self, event: BufferMap.Chosen) -> None:
+        self.dashboard.go(Place("stages", None, "why", event.value.name))
+
+    def action_allocation(self, by: int) -> None:
+        """The map of the next smaller or larger allocation."""
+        if self._by_size:
+            self._at = (self._at + by) % len(self._by_size)
+            self._show_allocation()
+            if self._view == "values":
+                self._list()
+
+    # ---------------------------------------------------------------- the lists
+    def action_view(self, view: str) -> None:
+        """Another list."""
+        self._view = view
+        if view == "hazards" and self._hazards is None:
+            self.ask_core(
+                self._look, self._put_hazards, group="hazards", what="looking for wrong sharing", failed=self._told
+            )
+        self._list()
+        self.query_one("#list", LinePane).focus()
+
+    def _look(self, work: Work) -> list[Hazard]:
+        with self.dashboard.heavy:
+            return self.run.buffers.hazards()
+
+    def _put_hazards(self, found: list[Hazard]) -> None:
+        self._hazards = found
+        self._list()
+        self.say("")
+
+    def _told(self, text: str) -> None:
+        self.query_one("#list", LinePane).show(note(text))
+
+    def _list(self) -> None:
+        data = self._data
+        if data is None:
+            return
+        makers = {"peak": self._peak, "allocations": self._allocations, "values": self._values, "hazards": self._risks}
+        heading, lines = makers[self._view](data)
+        self.query_one("#columns", Static).update(heading)
+        self.query_one("#list", LinePane).show(lines)
+        self.at(self.where())
+
+    def _peak(self, data: MapData) -> tuple[str, list[Line]]:
+        most = max((one.size for one in data.largest), default=0)
+        lines: list[Line] = []
+        for one in data.largest:
+            drawn = bar(one.size, most, _BAR)
+            index = one.shape_index if one.shape_index != "{}" else ""
+            name = f"{one.name}{index}"
+            parts = (
+                (f"{show_bytes(one.size):>10} ", ""),
+                (f"{drawn:<{_BAR}} ", "bar"),
+                (name, "name"),
+                (f"  {one.shape}", "shape"),
+            )
+            lines.append(Line("".join(text for text, _ in parts), "", one.name, differs=parts, item=one))
+            source = f"  {one.source.file}:{one.source.line}" if one.source is not None else ""
+            lines.append(Line(f"{'':>11}{one.reason}{source}", "note", one.name, item=one.source or one))
+        return "alive at the peak, largest first, and why", lines or list(note("nothing is alive at the peak"))
+
+    def _allocations(self, data: MapData) -> tuple[str, list[Line]]:
+        rows = [data.allocations[at] for at in self._by_size]
+        cells = [
+            (
+                str(one.index),
+                show_bytes(one.size),
+                _kind(one),
+                str(len(one.values)),
+                str(one.color),
+                one.values[0].name if one.values else "",
+            )
+            for one in rows
+        ]
+        lines = columns(
+            [("no", "size", "kind", "values", "space", "first value"), *cells], right=(0, 1, 3, 4), widest=40
+        )
+        made = [
+            Line(text, "", one.values[0].name if one.values else None, differs=((text, ""),), item=one)
+            for one, text in zip(rows, lines[1:], strict=True)
+        ]
+        return lines[0], made
+
+    def _values(self, data: MapData) -> tuple[str, list[Line]]:
+        one = self._allocation
+        if one is None:
+            return "values", []
+        found = sorted(one.values, key=lambda value: (value.offset, value.live or (0, 0)))
+        cells = [
+            (
+                f"{value.offset:,}", show_bytes(value.size),
+                f"{value.live[0]:,}–{value.live[1]:,}" if value.live is not None else "-",
+                value.name + (value.shape_index if value.shape_index != "{}" else ""), value.shape,
+            )
+            for value in found
+        ]  # fmt: skip
+        lines = columns([("offset", "size", "alive", "value", "shape"), *cells], right=(0, 1, 2), widest=40)
+        return lines[0], [
+            Line(text, "", value.name, differs=((text, ""),), item=value)
+            for value, text in zip(found, lines[1:], strict=True)
+        ]
+
+    def _risks(self, data: MapData) -> tuple[str, list[Line]]:
+        if self._hazards is None:
+            return "wrong sharing of memory", list(note("looking …"))
+        if not self._hazards:
+            return "wrong sharing of memory", list(note("none found"))
+        return "wrong sharing of memory", [
+            Line(
+                f"{one.severity} {one.code}: {one.instruction}: {one.message}",
+                "warning" if one.severity == "error" else "note",
+                one.instruction,
+            )
+            for one in self._hazards
+        ]
+
+    def follow(self, line: Line) -> None:
+        """Enter on an allocation shows its map, else why."""
+        if isinstance(line.item, BufferRow) and self._data is not None:
+            self._at = next(
+                at for at, number in enumerate(self._by_size) if self._data.allocations[number] is line.item
+            )
+            self._show_allocation()
+            self.query_one(BufferMap).focus()
+        else:
+            super().follow(line)
+
+    # ---------------------------------------------------------------- questions
+    def suggestion(self, what: str) -> str:
+        """The value under the cursor."""
+        value = self.query_one(BufferMap).value
+        line = self.line
+        name = (
+            value.name
+            if isinstance(self.focused, BufferMap) and value
+            else line.instruction
+            if line is not None
+            else None
+        )
+        if name is None:
+            return ""
+        return f"{name} " if what == "share" else f"drop:{name}" if what == "whatif" else ""
+
+    def answered(self, what: str, text: str) -> None:
+        """Sharing, or another peak."""
+        text = text.strip()
+        if not text:
+            return
+        if what == "share":
+            found = text.replace(",", " ").split() if "{" not in text else text.split()
+            if len(found) != 2:
+                self.say("two values are needed: A B")
+                return
+            self.ask_core(
+                lambda work: self._share(*found), self._put_share, group="ask", what="can they share", failed=self._told
+            )
+        else:
+            self.ask_core(lambda work: self._change(text), self._put_change, group="ask", what=text, failed=self._told)
+
+    def _share(self, first: str, second: str) -> ShareAnswer:
+        with self.dashboard.heavy:
+            return self.run.buffers.can_share(first, second)
+
+    def _change(self, text: str) -> WhatIf:
+        with self.dashboard.heavy:
+            return self.run.buffers.what_if(text)
+
+    def _put_share(self, found: ShareAnswer) -> None:
+        verdict = "they share" if found.shares else "could share" if found.could else "cannot share"
+        lines = [
+            plain(f"{found.first} and {found.second}: {verdict}", "heading"),
+            plain(f"  {found.reason}"),
+            plain(f"  code {found.code}"),
+            *(plain(f"  {key} {value:,}") for key, value in found.numbers.items()),
+        ]
+        self._answer(lines)
+
+    def _put_change(self, found: WhatIf) -> None:
+        most = max(found.peak_before, found.peak_after)
+        lines = [plain(found.change, "heading")]
+        for word, size in (("peak now", found.peak_before), ("peak then", found.peak_after)):
+            parts = ((f"  {word:<10} ", "note"), (f"{bar(size, most, 30):<30} ", "bar"), (show_bytes(size), ""))
+            lines.append(Line("".join(text for text, _ in parts), "", differs=parts))
+        lines.append(plain(f"  allocated {show_bytes(found.total_before)} → {show_bytes(found.total_after)}"))
+        if found.note:
+            lines.append(plain(f"  {found.note}"))
+        self._answer(lines)
+
+    def _answer(self, lines: Sequence[Line]) -> None:
+        self.say("")
+        self.query_one("#columns", Static).update("answer (p, a and v show the lists)")
+        self.query_one("#list", LinePane).show(lines)
+
+    def action_graph(self) -> None:
+        """The value in its neighbourhood."""
+        value = self.query_one(BufferMap).value
+        if value is not None:
+            self.dashboard.go(Place("graph", None, "", value.name))
+
+    def action_why(self) -> None:
+        """All that is known of the value under the map's cursor, or on the line."""
+        value = self.query_one(BufferMap).value
+        if isinstance(self.focused, BufferMap) and value is not None:
+            self.dashboard.go(Place("stages", None, "why", value.name))
+        else:
+            super().action_why()
+
+    def focus_first(self) -> None:
+        """To the map."""
+        self.query_one(BufferMap).focus()
+
+    # ---------------------------------------------------------------- where one is
+    def place(self) -> Place:
+        """The list that is shown."""
+        return Place(self.NAME, view=self._view, cursor=self._at)
+
+    def go_to(self, place: Place) -> None:
+        """Another list."""
+        if place.view in _VIEWS and place.view != self._view:
+            self.action_view(place.view)
+
+    def where(self) -> str:
+        """What is under the cursor."""
+        return f"{self._view} › {self.query_one(BufferMap).words()}" if self._allocation is not None else self._view
+
+    def remembered(self) -> dict[str, Any]:
+        """The list."""
+        return {"view": self._view}
+
+    def recall(self, values: dict[str, Any]) -> None:
+        """The list."""
+        if values.get("view") in ("peak", "allocations"):
+            self._view = str(values["view"])
+
+
+def _kind(one: BufferRow) -> str:
+    return one.kind + (f" {one.parameter}" if one.parameter is not None else "") + (" donated" if one.donated else "")

@@ -1,0 +1,193 @@
+"""Two compiles side by side: which passes both have, where they part, and what differs at any pair of stages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+
+from hloscope.core.cli.opening import same_module
+from hloscope.core.views.compare import Compared, ComparedStage, compare_runs
+from hloscope.core.views.run import diff_runs, load
+from hloscope.tui.content import Line, diff_lines, plain
+from hloscope.tui.navigation import Place
+from hloscope.tui.screens.base import Work
+from hloscope.tui.screens.two_panes import TwoPanesScreen
+from hloscope.tui.show import counted, tail
+
+if TYPE_CHECKING:
+    from hloscope.core.views.run import Run
+
+_SIGNS = {True: ("=", "note"), False: ("≠", "removed")}
+
+
+class CompareScreen(TwoPanesScreen):
+    """Rows of both timelines on the left, what differs on the right."""
+
+    NAME = "compare"
+    PROMPTS = {"other": "compare with which dump, ledger or HLO file?"}
+    LEGEND = """
+= the same (but for names and metadata), ≠ not the same, A or B: only one side has the pass
+after the stage at which they part, rows are the same only to the letter
+"""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("a", "ask('other')", "Compare with"),
+        Binding("d", "first", "Where they part"),
+        Binding("p", "toggle_common", "Common passes only"),
+        Binding("s", "toggle_side", "Side by side"),
+    ]
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._path = ""
+        self._other: Run | None = None
+        self._found: Compared | None = None
+        self._common = False
+        self._side = True
+        self._subject: ComparedStage | None = None
+
+    def start(self) -> None:
+        """Ask for the second compile, or open the one that was given."""
+        self.rows.focus()
+        if self._path or self.dashboard.other:
+            self._open(self._path or self.dashboard.other or "")
+        else:
+            self.head("a asks for the dump, ledger or HLO file to compare with")
+            self.fill([], empty="Compare two flag sets, two versions, or two hosts of one job: a names the other.")
+
+    def _open(self, path: str) -> None:
+        self._path = path
+        self.head(f"comparing with {path} …")
+        self.ask_core(self._read, self._put, group="compare", what="comparing stages", failed=self.fault)
+
+    def _read(self, work: Work) -> tuple[Run, Compared]:
+        path = os.path.expanduser(self._path)
+        other = load(path, same_module(self.run, path))
+        try:
+            found = compare_runs(self.run, other, cancelled=work.cancelled, progress=work.progress)
+        except BaseException:
+            other.close()
+            raise
+        return other, found
+
+    def _put(self, answer: tuple[Run, Compared]) -> None:
+        if self._other is not None:
+            self._other.close()
+        self._other, self._found = answer
+        self.run.on_close(self._other.close)
+        self.say("")
+        self._list()
+        self.action_first()
+
+    def _list(self) -> None:
+        found = self._found
+        if found is None or self._other is None:
+            return
+        first = found.first
+        where = "no difference in any common stage"
+        if first is not None:
+            name = f"{first.pipeline}/{first.pass_name}" if first.pipeline else first.pass_name
+            where = f"they part at {name} (stage {first.a} of A, {first.b} of B)"
+            if first.last_same is None:
+                where = f"different programs from the start: {where}"
+        self.head(
+            f"A {tail(self.run.source.path, 60)}: {len(self.run)} passes; "
+            f"B {tail(self._path, 60)}: {len(self._other)}\n"
+            f"{where}; {found.only_a} passes only in A, {found.only_b} only in B"
+            + "".join(f"\nnote: {one}" for one in found.notes),
+            "        A     B  pass",
+        )
+        lines: list[Line] = []
+        for one in found.stages:
+            if self._common and one.same is None:
+                continue
+            sign, kind = _SIGNS[one.same] if one.same is not None else (("A" if one.b is None else "B"), "modified")
+            parts = first is not None and one.a == first.a and one.b == first.b
+            numbers = f"{'-' if one.a is None else one.a:>5} {'-' if one.b is None else one.b:>5}"
+            name = f"{one.pipeline}/{one.pass_name}" if one.pipeline else one.pass_name
+            text = f"{'▶' if parts else ' '} {sign} {numbers}  {name}"
+            shown = (
+                (f"{'▶' if parts else ' '} ", "warning"),
+                (sign, kind),
+                (f" {numbers}  {name}", "note" if one.same else ""),
+            )
+            lines.append(Line(text, "", None, one.a, shown, item=one))
+        self.fill(lines, empty="no common pass")
+
+    def details(self, item: object, line: Line) -> Sequence[Line]:
+        """Worked out in the background: two indexes may have to be made."""
+        if not isinstance(item, ComparedStage) or self._other is None:
+            return ()
+        if item.a is None or item.b is None:
+            return [plain(f"only {'A' if item.b is None else 'B'} shows {item.pass_name}")]
+        if item.exact:
+            return [plain("equal to the letter")]
+        self._subject = item
+        a, b, other = item.a, item.b, self._other
+        width = max(40, self.detail.size.width - 1)
+        self.ask_core(
+            lambda work: diff_lines(diff_runs(self.run, a, other, b), side=width if self._side else 0, wrap=width),
+            lambda lines: self._put_diff(item, lines),
+            group="diff",
+        )
+        return [plain("comparing …")]
+
+    def _put_diff(self, item: ComparedStage, lines: list[Line]) -> None:
+        if self._subject is item:
+            found = self._found
+            between: list[Line] = []
+            if found is not None and found.first is not None and (found.first.a, found.first.b) == (item.a, item.b):
+                count = counted(len(found.first.real()), "change")
+                between = [plain(f"here they part: {count} that count, - is A, + is B", "heading")]
+                between += [plain(f"in between, {name}") for name in found.first.between[:20]]
+            self.detail.show([*between, *lines])
+
+    def action_first(self) -> None:
+        """To the first common pass after which they differ."""
+        first = self._found.first if self._found is not None else None
+        if first is None:
+            return
+        at = next((n for n, line in enumerate(self.rows.lines) if _is(line.item, first.a, first.b)), None)
+        if at is not None:
+            self.rows.move_to(at)
+
+    def action_toggle_common(self) -> None:
+        """Hide passes that only one side has."""
+        self._common = not self._common
+        self._list()
+
+    def action_toggle_side(self) -> None:
+        """Side by side, or inline."""
+        self._side = not self._side
+        self._chosen()
+
+    def answered(self, what: str, text: str) -> None:
+        """The second path."""
+        if text.strip():
+            self._open(text.strip())
+
+    def suggestion(self, what: str) -> str:
+        """The path that is open."""
+        return self._path if what == "other" else ""
+
+    def place(self) -> Place:
+        """The second path."""
+        return Place(self.NAME, subject=self._path)
+
+    def go_to(self, place: Place) -> None:
+        """Open a second path."""
+        if place.subject and place.subject != self._path:
+            self._open(place.subject)
+
+    def where(self) -> str:
+        """The pair."""
+        one = self.chosen
+        pair = f"A {one.a} B {one.b} {one.pass_name}" if isinstance(one, ComparedStage) else ""
+        return " › ".join(filter(None, (tail(self._path, 40), pair)))
+
+
+def _is(item: object, a: int, b: int) -> bool:
+    return isinstance(item, ComparedStage) and (item.a, item.b) == (a, b)

@@ -1,0 +1,329 @@
+"""Fusion: every decision with its numbers as bars, by cost or in the order of the queue, and why A is not in B."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.binding import Binding, BindingType
+
+from hloscope.core.views.fusion import FusionReport, FusionRow, PairFacts, why_pair
+from hloscope.tui.content import Line, plain
+from hloscope.tui.navigation import Place
+from hloscope.tui.screens.base import Work
+from hloscope.tui.screens.two_panes import TwoPanesScreen
+from hloscope.tui.show import bar, columns, names, show_bytes, show_us
+
+if TYPE_CHECKING:
+    from hloscope.core.views.run import Run
+
+_APART = ("refused", "ineligible")
+_BAR = 28
+_TERMS = ("read_us", "write_us", "compute_us", "us")
+_VERDICTS = ("", "fused", "refused", "ineligible", "priority")
+
+
+class FusionScreen(TwoPanesScreen):
+    """Decisions on the left; on the right the numbers of one, and its history in the queue."""
+
+    NAME = "fusion"
+    PROMPTS = {
+        "filter": "show decisions whose line holds (producer, consumers, verdict, reason)",
+        "pair": "why is A not fused into B? two names",
+        "target": "decide anew for: cpu, h100, a100, b200, mi300, or a file (empty: what the compiler did)",
+    }
+    LEGEND = """
+refusals come first, by the memory traffic that they cost; O shows the order of the queue instead
+priority: a place in the queue, with the time that fusing would save; ineligible: cannot be fused at all
+"""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("p", "ask('filter')", "Filter"),
+        Binding("v", "next_verdict", "Verdict"),
+        Binding("O", "toggle_order", "Queue order"),
+        Binding("a", "ask('pair')", "Why A, B"),
+        Binding("f", "pair_here", "Why this pair"),
+        Binding("u", "ask('target')", "What if: another device", show=False),
+        Binding("greater_than_sign", "step(1)", "Next step of the queue", show=False),
+        Binding("less_than_sign", "step(-1)", "Previous step of the queue", show=False),
+        Binding("r", "graph", "Draw its neighbourhood", show=False),
+    ]
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._report: FusionReport | None = None
+        self._target: str | None = None
+        self._words = ""
+        self._verdict = ""
+        self._queue = False
+        self._subject = ""
+
+    def start(self) -> None:
+        """Read the decisions."""
+        self.head("reading fusion decisions …")
+        self.rows.focus()
+        self.ask_core(self._read, self._put, group="report", what="fusion", failed=self.fault)
+
+    def _read(self, work: Work) -> FusionReport:
+        with self.dashboard.heavy:
+            if self._target:
+                from hloscope.core.views.fusion import fusion_report
+
+                return fusion_report(self.run, target=self._target)
+            return self.run.fusion
+
+    def _put(self, report: FusionReport) -> None:
+        self._report = report
+        self.say("")
+        self._list()
+
+    def _list(self) -> None:
+        report = self._report
+        if report is None:
+            return
+        wanted = self._words.casefold()
+        rows = [row for row in report.rows if not self._verdict or row.verdict == self._verdict]
+        if self._queue:
+            rows.sort(key=lambda row: row.step)
+        else:
+            rows.sort(key=lambda row: (0, -(row.bytes or 0)) if row.verdict in _APART else (1, row.step))
+        cells: list[tuple[str, ...]] = []
+        shown: list[FusionRow] = []
+        for row in rows:
+            one = (
+                str(row.step),
+                row.verdict,
+                row.producer,
+                names(row.consumers, 2),
+                show_bytes(row.bytes),
+                _saved(row),
+            )
+            if wanted and wanted not in " ".join((*one, row.reason or "", row.code or "")).casefold():
+                continue
+            shown.append(row)
+            cells.append(one)
+        titles = ("step", "verdict", "producer", "into", "traffic", "saves")
+        lines = columns([titles, *cells], right=(0, 4, 5), widest=30)
+        counts = {word: sum(row.verdict == word for row in report.rows) for word in _VERDICTS if word}
+        said = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "no decisions"
+        how = {
+            "recorded": "recorded by the compiler",
+            "core": "decided by hloscope",
+            "inferred": "inferred from the stages",
+        }[report.how]  # fmt: skip
+        filters = ", ".join(filter(None, (self._verdict, repr(self._words) if self._words else "")))
+        self.head(
+            f"{len(report.rows):,} decisions {how}: {said}"
+            + (f"; shown: {len(shown):,} ({filters})" if filters else "")
+            + "".join(f"\nnote: {one}" for one in report.notes[:2]),
+            lines[0],
+        )
+        marks = {"fused": "added", "refused": "removed", "ineligible": "modified"}
+        made: list[Line] = []
+        for row, text in zip(shown, lines[1:], strict=True):
+            at = text.find(row.verdict)
+            end = at + len(row.verdict)
+            parts = ((text[:at], "note"), (row.verdict, marks.get(row.verdict, "note")), (text[end:], ""))
+            made.append(Line(text, "", row.producer, differs=parts, item=row))
+        cursor = next((at for at, row in enumerate(shown) if row.producer == self._subject), 0)
+        self._subject = ""
+        self.fill(made, cursor=cursor, empty="no decision matches; p and v change the filter")
+
+    # ---------------------------------------------------------------- one decision
+    def details(self, item: object, line: Line) -> Sequence[Line]:
+        """Verdict, reason, times as bars, and what else became of the producer."""
+        if not isinstance(item, FusionRow) or self._report is None:
+            return ()
+        out = [plain(f"{item.producer} {item.verdict}", "heading", instruction=item.producer)]
+        out += [plain(f"  into {one}", "", instruction=one) for one in item.consumers[:12]]
+        if item.reason:
+            out.append(plain(f"  because {item.reason}"))
+        if item.code:
+            out.append(plain(f"  code {item.code}"))
+        if item.made:
+            out.append(plain(f"  made {item.made}", "", instruction=item.made))
+        if item.us_unfused is not None and item.us_fused is not None:
+            out += [
+                plain(),
+                plain("estimated time", "heading"),
+                *_bars({"unfused": item.us_unfused, "fused": item.us_fused}),
+            ]
+            out.append(plain(f"  {'saves':<10} {show_us(item.us_unfused - item.us_fused)}"))
+        if item.bytes is not None:
+            word = "spared" if item.verdict == "fused" else "to pay"
+            out.append(plain(f"  memory traffic {word}: {show_bytes(item.bytes)}"))
+        if item.fuel is not None:
+            out.append(plain(f"  fuel {item.fuel}"))
+        out.append(plain(f"  says {item.origin}"))
+        others = [row for row in self._report.of(item.producer) if row is not item]
+        if others:
+            out += [plain(), plain(f"also about {item.producer}", "heading")]
+            for row in others[:30]:
+                into = f" into {names(row.consumers, 2)}" if row.consumers else ""
+                text = f"  step {row.step}: {row.producer} {row.verdict}{into}"
+                out.append(plain(text + (f": {row.reason}" if row.reason else ""), instruction=row.producer))
+        out += [plain(), plain("f asks why this pair; a asks about any two; w tells all of the instruction")]
+        return out
+
+    # ---------------------------------------------------------------- A and B
+    def action_pair_here(self) -> None:
+        """Why the producer under the cursor is not fused into its first consumer."""
+        row = self.chosen
+        if isinstance(row, FusionRow) and row.consumers:
+            self._ask_pair(row.producer, row.consumers[0])
+        elif isinstance(row, FusionRow):
+            self._ask_pair(row.producer, "")
+
+    def _ask_pair(self, producer: str, consumer: str) -> None:
+        def ask(work: Work) -> PairFacts:
+            into = consumer or _first_reader(self.run, producer)
+            with self.dashboard.heavy:
+                return why_pair(self.run, producer, into, target=self._target)
+
+        self.ask_core(ask, self._put_pair, group="pair", what=f"why {producer}", failed=self._no_pair)
+
+    def _no_pair(self, told: str) -> None:
+        self.detail.show([plain(told)])
+        self.say("")
+
+    def _put_pair(self, facts: PairFacts) -> None:
+        self.say("")
+        self.detail.show(pair_lines(facts))
+        self.detail.focus()
+
+    def answered(self, what: str, text: str) -> None:
+        """Filter, pair or device."""
+        if what == "filter":
+            self._words = text
+            self._list()
+        elif what == "target":
+            self._target = text.strip() or None
+            self.start()
+        elif what == "pair":
+            found = text.replace(",", " ").replace("%", "").split()
+            if len(found) == 2:
+                self._ask_pair(*found)
+            else:
+                self.say("two names are needed: A B")
+
+    def suggestion(self, what: str) -> str:
+        """The filter that holds; the pair under the cursor."""
+        if what == "filter":
+            return self._words
+        row = self.chosen
+        if what == "pair" and isinstance(row, FusionRow):
+            return " ".join((row.producer, *row.consumers[:1]))
+        return ""
+
+    def action_next_verdict(self) -> None:
+        """Only fused, only refused, …, all."""
+        self._verdict = _VERDICTS[(_VERDICTS.index(self._verdict) + 1) % len(_VERDICTS)]
+        self._list()
+        self.say(f"only {self._verdict}" if self._verdict else "all verdicts")
+
+    def action_toggle_order(self) -> None:
+        """In the order of the queue, or refusals by cost first."""
+        self._queue = not self._queue
+        self._list()
+        self.say("in the order of the queue; > and < step" if self._queue else "refusals first, by cost")
+
+    def action_step(self, by: int) -> None:
+        """Step through the queue."""
+        if not self._queue:
+            self.action_toggle_order()
+        self.rows.action_move(by)
+
+    def action_graph(self) -> None:
+        """The producer in its neighbourhood."""
+        row = self.chosen
+        if isinstance(row, FusionRow):
+            self.dashboard.go(Place("graph", None, "", row.made or row.producer))
+
+    # ---------------------------------------------------------------- where one is
+    def place(self) -> Place:
+        """The decision under the cursor."""
+        row = self.chosen if self._started else None
+        return Place(self.NAME, subject=row.producer if isinstance(row, FusionRow) else "")
+
+    def go_to(self, place: Place) -> None:
+        """Put the cursor on the first decision about an instruction."""
+        self._subject = place.subject
+        self._list()
+
+    def where(self) -> str:
+        """The decision in words."""
+        row = self.chosen
+        return f"step {row.step} {row.producer} {row.verdict}" if isinstance(row, FusionRow) else ""
+
+    def remembered(self) -> dict[str, Any]:
+        """The filter."""
+        return {"words": self._words, "verdict": self._verdict, "queue": self._queue}
+
+    def recall(self, values: dict[str, Any]) -> None:
+        """The filter."""
+        self._words, self._queue = str(values.get("words") or ""), bool(values.get("queue"))
+        self._verdict = values["verdict"] if values.get("verdict") in _VERDICTS else ""
+
+
+def _first_reader(run: Run, producer: str) -> str:
+    facts = run.why(producer)
+    return facts.users[0] if facts.users else producer
+
+
+def _saved(row: FusionRow) -> str:
+    return show_us(row.us_unfused - row.us_fused) if row.us_unfused is not None and row.us_fused is not None else "-"
+
+
+def _bars(times: Mapping[str, float]) -> list[Line]:
+    most = max(times.values(), default=0)
+    out: list[Line] = []
+    for number, (word, us) in enumerate(times.items()):
+        drawn = bar(us, most, _BAR)
+        text = f"  {word:<10} {drawn:<{_BAR}} {show_us(us)}"
+        parts = (
+            (f"  {word:<10} ", "note"),
+            (f"{drawn:<{_BAR}}", "bar2" if number % 2 else "bar"),
+            (f" {show_us(us)}", ""),
+        )
+        out.append(Line(text, "", differs=parts))
+    return out
+
+
+def pair_lines(facts: PairFacts) -> list[Line]:
+    """Why A is, or is not, fused into B."""
+    words = {"fused": "is fused into", "refused": "is not fused into", "ineligible": "is not fused at all, so not into"}
+    head = f"{facts.producer} {words.get(facts.verdict, facts.verdict)} {facts.consumer}  ({facts.origin})"
+    out = [plain(head, "heading", instruction=facts.producer)]
+    if facts.reason:
+        by = f" (asked for {facts.refused_by})" if facts.refused_by else ""
+        out.append(plain(f"  because  {facts.reason}{by}"))
+    if facts.change:
+        out.append(plain(f"  needed   {facts.change}"))
+    numbers = {key: value for key, value in facts.numbers.items() if isinstance(value, int | float)}
+    times = {
+        word: float(numbers[key]) for word, key in (("unfused", "us_unfused"), ("fused", "us_fused")) if key in numbers
+    }
+    if len(times) == 2:
+        out += [plain(), plain("estimated time", "heading"), *_bars(times)]
+    terms = {key: value for key, value in facts.numbers.items() if isinstance(value, Mapping)}
+    for word, values in terms.items():
+        spans = {
+            term.removesuffix("_us"): float(values[term])
+            for term in _TERMS[:3]
+            if isinstance(values.get(term), int | float)
+        }
+        if spans:
+            total = values.get("us")
+            told = f": {show_us(float(total))}" if isinstance(total, int | float) else ""
+            out += [plain(), plain(f"{word}{told}, {values.get('bound_by', '?')} bound", "heading"), *_bars(spans)]
+    rest = {key: value for key, value in numbers.items() if key not in ("us_unfused", "us_fused")}
+    out += [
+        plain(f"  {key:<14} {value:,}" if isinstance(value, int) else f"  {key:<14} {value:.4g}")
+        for key, value in rest.items()
+    ]
+    if facts.flips:
+        out += [plain(), plain("edits after which it is fused (tried)", "heading")]
+        for flip in facts.flips[:12]:
+            saves = f", saves {show_us(flip.us_saved)}" if flip.us_saved is not None else ""
+            out.append(plain(f"  {flip.change}{saves}"))
+    return out + [plain(f"note: {one}") for one in facts.notes]

@@ -1,0 +1,344 @@
+"""The first screen: what was compiled, its passes as a strip, and what is worth looking at first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.widgets import Static
+
+from hloscope.core.dumps.filenames import FileKind
+from hloscope.core.errors import HloscopeError
+from hloscope.core.views.run import label
+from hloscope.core.views.summary import show_ns
+from hloscope.tui.content import Line
+from hloscope.tui.navigation import Place
+from hloscope.tui.screens.base import RunScreen, Work
+from hloscope.tui.show import counted, names, show_bytes, show_us
+from hloscope.tui.widgets.line_pane import LinePane
+from hloscope.tui.widgets.strip_chart import StripChart
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+
+    from hloscope.core.views.data import PassRow, Summary
+    from hloscope.core.views.run import Run
+
+LARGE = 20_000
+"""Instructions of a last stage above which slow answers are worked out only when asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing worth looking at."""
+
+    title: str
+    detail: str
+    place: Place | None
+
+
+class OverviewScreen(RunScreen):
+    """Facts, strip, findings."""
+
+    NAME = "overview"
+    LEGEND = """
+the strip: height is the number of instructions, below it the time of each pass, then what it did:
+- fewer instructions, + more, ~ changed, · nothing, ! a change that no pass announced, or a broken snapshot
+letters before the findings go to their place; a works the slow ones out in a large module
+"""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("a", "all", "Work everything out", show=False),
+        Binding("c", "finding('copy')", "Largest copy"),
+        Binding("f", "finding('refusal')", "Costliest refusal"),
+        Binding("p", "finding('peak')", "Peak memory"),
+        Binding("s", "finding('slow')", "Slowest pass"),
+        Binding("v", "finding('findings')", "Findings"),
+    ]
+
+    _KEYS = (
+        ("copy", "c", "largest copy"),
+        ("refusal", "f", "costliest refusal"),
+        ("peak", "p", "peak memory"),
+        ("slow", "s", "slowest pass"),
+        ("findings", "v", "findings"),
+    )
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._found: dict[str, Finding] = {}
+        self._summary: Summary | None = None
+        self._rows: Sequence[PassRow] = ()
+        self._cursor = 0
+        self._flags: str | None = None
+
+    def body(self) -> ComposeResult:
+        """Facts above, the strip with the pass under its cursor, the findings."""
+        yield Static("", id="facts", markup=False)
+        yield StripChart(id="strip")
+        yield Static("", id="title", markup=False)
+        yield LinePane(id="findings")
+
+    def start(self) -> None:
+        """Facts at once, the rest as it is read."""
+        self.query_one("#facts", Static).update(self._facts())
+        self.query_one(StripChart).focus()
+        self._list()
+        self.ask_core(self._read, self._put, group="timeline", what="reading stages")
+
+    def _read(self, work: Work) -> tuple[Sequence[PassRow], Summary, str]:
+        rows = self.run.timeline(cancelled=work.cancelled, progress=work.progress)
+        return rows, self.run.summary(cancelled=work.cancelled), _flags(self.run)
+
+    def _put(self, found: tuple[Sequence[PassRow], Summary, str]) -> None:
+        self._rows, self._summary, self._flags = found
+        self.query_one("#facts", Static).update(self._facts())
+        strip = self.query_one(StripChart)
+        strip.show(self._rows, self._cursor or next((row.index for row in self._rows if row.changed and row.index), 0))
+        self._strip_moved()
+        self._found["slow"] = _slowest(self._rows)
+        self._found["findings"] = _announced(self._summary, self._rows)
+        self._list()
+        if self._rows[-1].instructions_after <= LARGE:
+            self.action_all()
+        else:
+            for key in ("copy", "refusal", "peak"):
+                self._found[key] = Finding("a large module: a works it out", "", None)
+            self._list()
+        self.at(self.where())
+
+    def action_all(self) -> None:
+        """Copies, fusion and buffers, one after the other so that keys stay quick."""
+        self.ask_core(lambda work: self._find(work, "peak", _peak), self._after_peak, group="findings", what="buffers")
+
+    def _after_peak(self, _: None) -> None:
+        self.ask_core(
+            lambda work: self._find(work, "refusal", _refusal), self._after_refusal, group="findings", what="fusion"
+        )
+
+    def _after_refusal(self, _: None) -> None:
+        self.ask_core(lambda work: self._find(work, "copy", _copy), self._after_copies, group="findings", what="copies")
+
+    def _after_copies(self, _: None) -> None:
+        self._list()
+        self.say("")
+        self.ask_core(lambda work: _hazards(self.run), self._put_hazards, group="findings")
+
+    def _put_hazards(self, hazards: list[str]) -> None:
+        if hazards:
+            before = self._found.get("findings")
+            text = f"{counted(len(hazards), 'case')} of wrong sharing of memory: {hazards[0]}"
+            place = Place("buffers", view="hazards")
+            if before is not None and before.place is not None:
+                text, place = f"{before.title}; {text}", before.place
+            self._found["findings"] = Finding(text, "", place)
+            self._list()
+
+    def _find(self, work: Work, key: str, make: Callable[[Run], Finding]) -> None:
+        with self.dashboard.heavy:
+            if work.cancelled():
+                return
+            try:
+                self._found[key] = make(self.run)
+            except HloscopeError as error:
+                self._found[key] = Finding(error.message, "", None)
+        self.app.call_from_thread(self._list)
+
+    # ---------------------------------------------------------------- showing
+    def _facts(self) -> str:
+        source, summary = self.run.source, self._summary
+        said = ", ".join(part for part in (source.target, source.xla_build) if part)
+        out = [
+            f"{source.module or 'module without a name'}  {f'({said})' if said else ''}  {source.kind} {source.path}"
+        ]
+        if summary is None:
+            return "\n".join([*out, f"{len(self.run.outline):,} passes, reading them …"])
+        time = f", {show_ns(summary.total_ns)}" if summary.total_ns is not None else ""
+        events = f", {counted(summary.events, 'event')}" if summary.events else ""
+        out.append(
+            f"{summary.instructions_before:,} → {summary.instructions_after:,} instructions in "
+            f"{summary.computations:,} computations; {summary.passes:,} passes, {summary.changed:,} changed it"
+            f"{time}{events}"
+        )
+        out.append("last stage: " + "  ".join(f"{name} {count:,}" for name, count in summary.opcodes[:8]))
+        if self._flags:
+            out.append(f"flags: {self._flags}")
+        out += [f"note: {one}" for one in summary.notes[:2]]
+        return "\n".join(out)
+
+    def _list(self) -> None:
+        lines = [Line("worth looking at first", "heading")]
+        for key, letter, title in self._KEYS:
+            one = self._found.get(key)
+            text = "…" if one is None else one.title
+            lines.append(
+                Line(
+                    f"  {letter}  {title:<18} {text}",
+                    "",
+                    None,
+                    None,
+                    (
+                        (f"  {letter}  ", "opcode"),
+                        (f"{title:<18} ", "heading" if one and one.place else "note"),
+                        (text, ""),
+                    ),
+                    item=one,
+                )
+            )
+            if one is not None and one.detail:
+                lines.append(Line(f"{'':<24}{one.detail}", "note", item=one))
+        if self._summary is not None and self._summary.notable:
+            lines += [Line("", "note"), Line("changes of the module", "heading")]
+            lines += [
+                Line(
+                    f"  [{one.stage}] {one.title}: {one.detail}"
+                    if one.stage is not None
+                    else f"  {one.title}: {one.detail}",
+                    "note",
+                    None,
+                    one.stage,
+                )
+                for one in self._summary.notable[:12]
+            ]
+        pane = self.query_one("#findings", LinePane)
+        pane.show(lines, cursor=max(1, pane.cursor))
+
+    @on(StripChart.Moved)
+    def _strip_moved(self) -> None:
+        strip = self.query_one(StripChart)
+        self._cursor = strip.cursor
+        self.query_one("#title", Static).update(strip.words())
+        self.at(self.where())
+
+    @on(StripChart.Chosen)
+    def _strip_chosen(self, event: StripChart.Chosen) -> None:
+        self.dashboard.go(Place("stages", event.stage, "diff"))
+
+    def follow(self, line: Line) -> None:
+        """Enter goes to the place of a finding."""
+        if isinstance(line.item, Finding):
+            self._open(line.item)
+        elif line.stage is not None:
+            self.dashboard.go(Place("stages", line.stage, "diff"))
+
+    def action_finding(self, key: str) -> None:
+        """To the place of a finding by its letter."""
+        found = self._found.get(key)
+        if found is None:
+            self.say("not worked out yet")
+        else:
+            self._open(found)
+
+    def _open(self, found: Finding) -> None:
+        if found.place is None:
+            self.say(found.title)
+        else:
+            self.dashboard.go(found.place)
+
+    def place(self) -> Place:
+        """The pass under the cursor."""
+        return Place(self.NAME, self._cursor)
+
+    def go_to(self, place: Place) -> None:
+        """Put the cursor on a pass."""
+        if place.stage is not None:
+            self._cursor = place.stage
+            self.query_one(StripChart).show(self._rows, place.stage)
+            self._strip_moved()
+
+    def where(self) -> str:
+        """The pass under the cursor."""
+        rows = self.run.outline
+        return f"{self._cursor}/{len(rows) - 1} {label(rows[self._cursor])}" if self._cursor < len(rows) else ""
+
+    def focus_first(self) -> None:
+        """To the strip."""
+        self.query_one(StripChart).focus()
+
+
+# ---------------------------------------------------------------- what is found
+def _flags(run: Run) -> str:
+    text = run.report(FileKind.DEBUG_OPTIONS) or ""
+    found = [" ".join(line.split()) for line in text.splitlines() if line.strip() and "xla_dump" not in line]
+    if not found and run.source.kind == "ledger":
+        try:
+            rows = run.sql("select flags from runs where flags is not null", limit=1).rows
+        except HloscopeError:
+            rows = []
+        found = [str(rows[0][0])] if rows and rows[0][0] else []
+    return "  ".join(found)
+
+
+def _slowest(rows: Sequence[PassRow]) -> Finding:
+    pipelines = {row.pipeline for row in rows}
+    timed = [row for row in rows if row.ns and row.pass_name not in pipelines]
+    if not timed:
+        return Finding("nothing tells the time of passes (hloscope capture records it)", "", None)
+    slowest = max(timed, key=lambda row: row.ns or 0)
+    total = sum(row.ns or 0 for row in timed)
+    share = f", {100 * (slowest.ns or 0) / total:.0f} % of all" if total else ""
+    return Finding(f"{show_ns(slowest.ns)} in {label(slowest)}{share}", "", Place("stages", slowest.index, "diff"))
+
+
+def _announced(summary: Summary, rows: Sequence[PassRow]) -> Finding:
+    hidden = [row for row in rows if row.unannounced is not None]
+    broken = [row for row in rows if row.fault is not None]
+    if broken:
+        one = broken[0]
+        return Finding(
+            f"{counted(len(broken), 'broken snapshot')}, the first: {one.fault}", "", Place("stages", one.index, "text")
+        )
+    if hidden:
+        one = hidden[0]
+        text = f"{counted(len(hidden), 'change')} that no pass announced, the first between {one.unannounced}"
+        return Finding(text, "", Place("stages", one.index, "diff"))
+    if summary.notes:
+        return Finding(summary.notes[0], "", None)
+    return Finding("none in the stages", "", None)
+
+
+def _peak(run: Run) -> Finding:
+    found = run.buffers.map(largest=1)
+    top = found.largest[0] if found.largest else None
+    what = f" while {found.peak_instruction} runs" if found.peak_instruction else ""
+    detail = f"largest then: {top.name}, {show_bytes(top.size)}, {top.reason}" if top is not None else ""
+    return Finding(f"{show_bytes(found.peak_bytes)}{what}", detail, Place("buffers", view="peak"))
+
+
+def _refusal(run: Run) -> Finding:
+    report = run.fusion
+    refused = [row for row in report.rows if row.verdict in ("refused", "ineligible")]
+    if not refused:
+        return Finding(f"no refusal among {len(report.rows)} decisions", "", Place("fusion"))
+    one = max(refused, key=lambda row: row.bytes or 0)
+    into = f" into {names(one.consumers, 2)}" if one.consumers else ""
+    gain = f"; {show_us(one.us_unfused)} apart, {show_us(one.us_fused)} fused" if one.us_fused is not None else ""
+    return Finding(
+        f"{one.producer} not fused{into}: {show_bytes(one.bytes)} of traffic{gain}",
+        one.reason or f"no reason is known ({one.origin})",
+        Place("fusion", subject=one.producer),
+    )
+
+
+def _copy(run: Run) -> Finding:
+    rows = [row for row in run.copies.rows if not row.free]
+    if not rows:
+        return Finding("no copy that moves bytes", "", Place("layouts"))
+    one = max(rows, key=lambda row: (row.bytes or 0) * (row.times or 1))
+    gone = f", gone after {one.gone}" if one.gone else ""
+    return Finding(
+        f"{one.copy}: {show_bytes(one.bytes)} from {one.from_layout} to {one.to_layout}{gone}",
+        one.cause.sentence,
+        Place("layouts", subject=one.copy),
+    )
+
+
+def _hazards(run: Run) -> list[str]:
+    from hloscope.core.views.hazards import hazard_sentences
+
+    return hazard_sentences(run)

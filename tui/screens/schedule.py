@@ -1,0 +1,179 @@
+"""The order in which the last stage runs, the memory in use at each step, and the thunks where the dump has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+
+from hloscope.core.dumps.filenames import FileKind
+from hloscope.core.errors import HloscopeError
+from hloscope.tui.content import Line, plain
+from hloscope.tui.navigation import Place
+from hloscope.tui.screens.base import Work
+from hloscope.tui.screens.two_panes import TwoPanesScreen
+from hloscope.tui.show import bar, columns, names, show_bytes
+
+if TYPE_CHECKING:
+    from hloscope.core.views.run import Run
+
+_BAR = 16
+
+
+class _Step:
+    """One step of the order."""
+
+    __slots__ = ("called", "computation", "number", "opcode", "name", "operands", "shape", "used", "users")
+
+    def __init__(self, number: int, name: str, used: int | None) -> None:
+        self.number, self.name, self.used = number, name, used
+        self.opcode = self.shape = self.computation = ""
+        self.operands: list[str] = []
+        self.users: list[str] = []
+        self.called: list[str] = []
+
+
+class ScheduleScreen(TwoPanesScreen):
+    """Order on the left, what a step waits for and what waits for it on the right."""
+
+    NAME = "schedule"
+    LEGEND = """
+in use: memory that something lives in at that step, as the buffers screen counts it
+t shows the sequence of thunks of a dump that has it
+"""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("t", "toggle_thunks", "Thunks"),
+        Binding("p", "peak", "To the peak"),
+        Binding("r", "graph", "Draw its neighbourhood", show=False),
+    ]
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._steps: list[_Step] = []
+        self._thunks: list[str] | None = None
+        self._show_thunks = False
+        self._peak = 0
+        self._origin = ""
+
+    def start(self) -> None:
+        """Read the order."""
+        self.head("reading the schedule …")
+        self.rows.focus()
+        self.ask_core(self._read, self._put, group="report", what="schedule", failed=self.fault)
+
+    def _read(self, work: Work) -> tuple[list[_Step], list[str] | None, int, str]:
+        index = self.run.stage_index(-1)
+        profile: Sequence[tuple[int, int]] = ()
+        peak, origin = 0, "the text's own order"
+        try:
+            with self.dashboard.heavy:
+                found = self.run.buffers.map(largest=0)
+            order, profile, peak = list(found.steps), found.profile, found.peak_step
+            origin = (
+                "as the compiler scheduled it" if index.is_scheduled else "scheduled by hloscope: the module was not"
+            )
+        except HloscopeError as error:
+            order, origin = [], f"memory is not known: {error.message}"
+        if not order:
+            entry = index.entry
+            order = [index.name(i) for i in range(entry.begin, entry.end)] if entry is not None else []
+            origin += "" if index.is_scheduled else "; the module is not scheduled, this is the order of its text"
+        steps: list[_Step] = []
+        at, used = 0, None
+        for number, name in enumerate(order):
+            while at < len(profile) and profile[at][0] <= number:
+                used = profile[at][1]
+                at += 1
+            one = _Step(number, name, used)
+            i = index.find(name)
+            if i is not None:
+                one.opcode, one.shape = index.opcode(i), index.shape_text(i)
+                one.operands = [index.name(j) for j in index.operands(i)]
+                one.users = [index.name(j) for j in index.users(i)]
+                one.computation = index.computation(index.computation_of(i)).name
+            steps.append(one)
+        text = self.run.report(FileKind.THUNKS)
+        return steps, text.splitlines() if text else None, peak, origin
+
+    def _put(self, found: tuple[list[_Step], list[str] | None, int, str]) -> None:
+        self._steps, self._thunks, self._peak, self._origin = found
+        self.say("")
+        self._list()
+
+    def _list(self) -> None:
+        thunks = f"; {len(self._thunks):,} lines of thunks (t)" if self._thunks else "; the dump has no thunk sequence"
+        self.head(f"{len(self._steps):,} steps, {self._origin}{thunks}", "")
+        if self._show_thunks and self._thunks:
+            self.fill([plain(line, "") for line in self._thunks])
+            return
+        most = max((one.used or 0 for one in self._steps), default=0)
+        cells = [
+            (
+                str(one.number),
+                one.opcode,
+                one.name,
+                show_bytes(one.used) if one.used is not None else "",
+                bar(one.used or 0, most, _BAR),
+            )
+            for one in self._steps
+        ]
+        lines = columns([("step", "opcode", "instruction", "in use", ""), *cells], right=(0, 3), widest=32)
+        made: list[Line] = []
+        for one, text in zip(self._steps, lines[1:], strict=True):
+            cut = len(text.rstrip("█▏▎▍▌▋▊▉"))
+            kind = "bar2" if one.number == self._peak else "bar"
+            made.append(Line(text, "", one.name, differs=((text[:cut], ""), (text[cut:], kind)), item=one))
+        self.head(f"{len(self._steps):,} steps, {self._origin}{thunks}", lines[0] if lines else "")
+        self.fill(made, empty="no schedule")
+
+    def details(self, item: object, line: Line) -> Sequence[Line]:
+        """Neighbours in the graph, with the steps at which they run."""
+        if not isinstance(item, _Step):
+            return ()
+        when = {one.name: one.number for one in self._steps}
+        out = [plain(f"step {item.number}: {item.name}", "heading", instruction=item.name)]
+        out.append(plain(f"  {item.opcode} of {item.shape}, in {item.computation}"))
+        out.append(plain())
+        out.append(plain("waits for", "heading"))
+        for name in item.operands:
+            ago = f"step {when[name]}, {item.number - when[name]} before" if name in when else "no step of its own"
+            out.append(plain(f"  {name}  ({ago})", "", instruction=name))
+        if not item.operands:
+            out.append(plain("  nothing"))
+        out += [plain(), plain("waited for by", "heading")]
+        for name in item.users:
+            later = f"step {when[name]}, {when[name] - item.number} later" if name in when else "no step of its own"
+            out.append(plain(f"  {name}  ({later})", "", instruction=name))
+        if not item.users:
+            out.append(plain("  nothing: it is given back, or has an effect"))
+        ready = max((when[name] for name in item.operands if name in when), default=None)
+        if ready is not None and item.number - ready > 1:
+            free = [one.name for one in self._steps[ready + 1 : item.number]]
+            out += [plain(), plain(f"what it reads is there since step {ready}; ran in between: {names(free, 6)}")]
+        return out
+
+    def action_toggle_thunks(self) -> None:
+        """Thunks, or instructions."""
+        if not self._thunks:
+            self.say("the dump has no thunk sequence (only XLA:GPU writes one)")
+            return
+        self._show_thunks = not self._show_thunks
+        self._list()
+
+    def action_peak(self) -> None:
+        """To the step at which most memory is in use."""
+        if self._steps and not self._show_thunks:
+            self.rows.move_to(self._peak)
+
+    def action_graph(self) -> None:
+        """The step in its neighbourhood."""
+        line = self.line
+        if line is not None and line.instruction is not None:
+            self.dashboard.go(Place("graph", None, "", line.instruction))
+
+    def where(self) -> str:
+        """The step."""
+        one = self.chosen
+        return f"step {one.number} {one.name}" if isinstance(one, _Step) else ""

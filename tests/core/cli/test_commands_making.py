@@ -117,11 +117,12 @@ def test_parse_rows(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Pa
     code, out, _ = hloscope(capsys, "parse", tiny, cut, "--json")
     good, bad = json.loads(out)["rows"]
     assert code == 1
-    assert set(good) == {"file", "ok", "instructions", "error", "errors", "xla_would_reject"}
+    assert set(good) == {"file", "ok", "instructions", "error", "errors", "notes", "xla_would_reject"}
     assert good == {
-        "file": str(tiny), "ok": True, "instructions": 5, "error": None, "errors": [], "xla_would_reject": False,
+        "file": str(tiny), "ok": True, "instructions": 5, "error": None, "errors": [], "notes": [],
+        "xla_would_reject": False,
     }  # fmt: skip
-    assert bad["ok"] is False and bad["errors"][0].keys() == {"line", "column", "message"}
+    assert bad["ok"] is False and bad["errors"][0].keys() >= {"line", "column", "message"}
     assert bad["error"].endswith(bad["errors"][0]["message"])
     assert bad["xla_would_reject"] is True
 

@@ -194,6 +194,6 @@ def test_every_decision_is_on_record(tmp_path: Path) -> None:
         stays = [one for one in run.events(type="copy_interference")]
         assert stays and all(one.code and one.subject for one in stays)
         placed = run.events(type="buffer_placement")
-        peaks = [one.numbers["bytes"] for one in run.events(type="memory_peak")]
+        peaks = [int(str(one.numbers["bytes"])) for one in run.events(type="memory_peak")]
         assert peaks == sorted(peaks) and run.buffers.map().peak_bytes == peaks[-1]
         assert len(placed) == sum(len(one.values) for one in run.buffers.map().allocations)

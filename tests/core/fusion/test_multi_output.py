@@ -35,14 +35,14 @@ c.row { w.p = f32[64,32]{1,0} parameter(0)
 c.column { k.p = f32[64,32]{1,0} parameter(0)
  k.z = f32[] constant(0)
  ROOT k.r = f32[32]{0} reduce(k.p, k.z), dimensions={0}, to_apply=sum }
-"""
-
-
-for _name in ("c.scaled", "c.scaled2"):
-    HEAD += f"""{_name} {{ {_name}.p = f32[64,32]{{1,0}} parameter(0)
- {_name}.s = f32[] parameter(1)
- {_name}.b = f32[64,32]{{1,0}} broadcast({_name}.s), dimensions={{}}
- ROOT {_name}.r = f32[64,32]{{1,0}} multiply({_name}.p, {_name}.b) }}
+c.scaled { x.p = f32[64,32]{1,0} parameter(0)
+ x.s = f32[] parameter(1)
+ x.b = f32[64,32]{1,0} broadcast(x.s), dimensions={}
+ ROOT x.r = f32[64,32]{1,0} multiply(x.p, x.b) }
+c.scaled2 { y.p = f32[64,32]{1,0} parameter(0)
+ y.s = f32[] parameter(1)
+ y.b = f32[64,32]{1,0} broadcast(y.s), dimensions={}
+ ROOT y.r = f32[64,32]{1,0} multiply(y.p, y.b) }
 """
 
 

@@ -185,7 +185,7 @@ class DashboardApp(App[None]):
         if here is not None:
             self.go(Place(neighbour(here.screen, step)))
 
-    def action_back(self) -> None:
+    async def action_back(self) -> None:
         """To where the last jump came from."""
         self._travel(self._history.back, "nothing to go back to")
 

@@ -12,12 +12,14 @@ from hloscope.tui.highlight import Piece, differing, pieces, wrapped
 from hloscope.tui.show import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from hloscope.core.views.data import EventRow, InstructionChange, Place, StageDiff, WhyFacts
 
-Mark = Literal["", "added", "removed", "modified", "renamed", "heading", "note", "warning"]
+Mark = Literal["", "added", "removed", "modified", "renamed", "heading", "note", "warning", "name", "bar"]
 
+COMPUTATIONS = 6
+"""Computations that are listed one by one."""
 _TOLD_APART = lru_cache(512)(differing)
 
 
@@ -68,9 +70,9 @@ def diff_lines(diff: StageDiff, *, side: int = 0, wrap: int = 0) -> list[Line]:
         return [Line("No instruction differs from the stage before.", "note")]
     out = [Line(_counts(diff), "note")]
     out += [Line(f"~ header: {key}", "modified") for key in diff.header]
-    out += [Line(f"+ computation {name}", "added") for name in diff.computations_added]
-    out += [Line(f"- computation {name}", "removed") for name in diff.computations_removed]
-    out += [Line(f"> computation {old} → {new}", "renamed") for old, new in diff.computations_renamed]
+    out += _computations("+", "added", diff.computations_added)
+    out += _computations("-", "removed", diff.computations_removed)
+    out += _computations(">", "renamed", [f"{old} → {new}" for old, new in diff.computations_renamed])
     groups: dict[str, list[tuple[int, Mark, InstructionChange]]] = defaultdict(list)
     kinds: tuple[tuple[Mark, tuple[InstructionChange, ...]], ...] = (
         ("removed", diff.removed),
@@ -87,6 +89,13 @@ def diff_lines(diff: StageDiff, *, side: int = 0, wrap: int = 0) -> list[Line]:
         for _, mark, change in sorted(items, key=lambda item: item[0]):
             out += _beside(mark, change, side) if side else _change(mark, change, wrap)
     return out
+
+
+def _computations(sign: str, mark: Mark, found: Sequence[str]) -> list[Line]:
+    """One line each; where there are many, one for all: their instructions follow anyway."""
+    if len(found) > COMPUTATIONS:
+        return [Line(f"{sign} {len(found):,} computations: {names(found, 5)}", mark)]
+    return [Line(f"{sign} computation {name}", mark) for name in found]
 
 
 def _counts(diff: StageDiff) -> str:

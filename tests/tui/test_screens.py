@@ -85,8 +85,8 @@ def status(pilot: Pilot[None]) -> str:
 
 def picture(pilot: Pilot[None]) -> list[str]:
     """What the terminal shows, line by line."""
-    screen = pilot.app.screen
-    return ["".join(segment.text for segment in strip) for strip in screen._compositor.render_strips()]
+    strips = pilot.app.screen._compositor.render_strips()  # pyright: ignore[reportPrivateUsage]
+    return ["".join(segment.text for segment in strip) for strip in strips]
 
 
 @pytest.mark.parametrize("dump", [CPU, GPU, TPU], ids=["cpu", "gpu", "tpu"])
@@ -178,7 +178,7 @@ async def test_the_buffer_map_names_what_is_under_its_cursor_and_answers_questio
         chart = pilot.app.screen.query_one(BufferMap)
         assert "gemm_fusion_dot.2" in status(pilot) and "step 6" in status(pilot)
         assert any("peak, step 6" in line for line in picture(pilot))
-        await pilot.press(*["h"] * 60)
+        await pilot.press(*["h"] * 8)
         assert chart.step < 6
         await press(pilot, "full_stop", "a")
         assert "preallocated-temp" in lines(pilot, "#list")

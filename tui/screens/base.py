@@ -301,11 +301,11 @@ class RunScreen(Screen[None]):
         if what == "goto":
             self.dashboard.go_by_words(text.strip())
         elif what == "search":
-            self._search(text)
+            self._find_in_pane(text)
         else:
             self.answered(what, text)
 
-    def _search(self, text: str) -> None:
+    def _find_in_pane(self, text: str) -> None:
         pane = self.pane
         if pane is None:
             return

@@ -103,10 +103,10 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
         self._said, self._answer = [], None
         self._searching, self._since = True, time.monotonic()
         options, stage = shlex.split(self._options), self._stage
-        self.ask_core(lambda work: self._search(work, options, stage), self._done, group="bisect", failed=self._failed)
+        self.ask_core(lambda work: self._ask(work, options, stage), self._done, group="bisect", failed=self._failed)
         self._show()
 
-    def _search(self, work: Work, options: list[str], stage: int | None) -> child.Answer:
+    def _ask(self, work: Work, options: list[str], stage: int | None) -> child.Answer:
         def line(text: str) -> None:
             self._said.append(text)
 

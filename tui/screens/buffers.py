@@ -92,7 +92,7 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
         self._data = data
         self.say("")
         self._by_size = [
-            at for at, one in sorted(enumerate(data.allocations), key=lambda pair: (-pair[1].size, pair[1].index))
+            at for at, _ in sorted(enumerate(data.allocations), key=lambda pair: (-pair[1].size, pair[1].index))
         ]
         temporary = next((at for at, number in enumerate(self._by_size) if "temp" in data.allocations[number].kind), 0)
         self._at = self._at or temporary

@@ -160,16 +160,16 @@ a fusion, loop or call is one node; z goes inside, and from a parameter of the i
         canvas = [list(row) for row in drawing.rows]
         kinds: list[list[str]] = [["note"] * len(row) for row in drawing.rows]
         for key, box in drawing.boxes.items():
-            lines = self._labels[key]
-            for number, text in enumerate(lines):
+            told = self._labels[key]
+            for number, text in enumerate(told):
                 for at, letter in enumerate(text):
                     x, y = box.x + 2 + at, box.y + 1 + number
                     canvas[y][x] = letter
                     kinds[y][x] = ("define" if key == self._here else "name") if number == 0 else "shape"
             if key == self._here:
-                for y in range(box.y, box.y + len(lines) + 2):
+                for y in range(box.y, box.y + len(told) + 2):
                     for x in range(box.x, box.x + box.width):
-                        kinds[y][x] = "differs" if 0 < y - box.y <= len(lines) else "modified"
+                        kinds[y][x] = "differs" if 0 < y - box.y <= len(told) else "modified"
         lines: list[Line] = []
         owner = {box.y + dy: key for key, box in drawing.boxes.items() for dy in range(4) if key == self._here}
         for y, (row, classes) in enumerate(zip(canvas, kinds, strict=True)):

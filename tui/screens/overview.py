@@ -184,7 +184,7 @@ letters before the findings go to their place; a works the slow ones out in a la
                     None,
                     (
                         (f"  {letter}  ", "opcode"),
-                        (f"{title:<18} ", "heading" if one and one.place else "note"),
+                        (f"{title:<18} ", "define" if one and one.place else "note"),
                         (text, ""),
                     ),
                     item=one,
@@ -270,7 +270,7 @@ def _flags(run: Run) -> str:
             rows = run.sql("select flags from runs where flags is not null", limit=1).rows
         except HloscopeError:
             rows = []
-        found = [str(rows[0][0])] if rows and rows[0][0] else []
+        found = [word for word in str(rows[0][0]).split() if "xla_dump" not in word] if rows and rows[0][0] else []
     return "  ".join(found)
 
 

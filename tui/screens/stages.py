@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -15,6 +15,7 @@ from hloscope.core.views.summary import show_ns
 from hloscope.tui.content import Line, diff_lines, event_lines, place_lines, text_lines, why_lines
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import RunScreen, Work
+from hloscope.tui.show import counted
 from hloscope.tui.widgets.line_pane import LinePane
 from hloscope.tui.widgets.stage_table import StageTable
 
@@ -166,7 +167,7 @@ class StagesScreen(RunScreen):
         self._wanted = True
         stage = place.stage if place.stage is not None else self._stage
         table = self.query_one(StageTable)
-        self._view, self._subject = cast(View, place.view), place.subject
+        self._view, self._subject = place.view, place.subject
         self._goal = (place.cursor, place.goal)
         if stage is not None and stage != self._stage:
             self._stage = stage
@@ -294,7 +295,7 @@ class StagesScreen(RunScreen):
         about = name if own else ""
         if about != self._about:
             self._about = about
-            head = f"recorded about {name}" if own else f"recorded: {len(self._events):,} events"
+            head = f"recorded about {name}" if own else f"recorded: {counted(len(self._events), 'event')}"
             pane.show([Line(head, "heading"), *event_lines(own or self._events)])
 
     # ---------------------------------------------------------------- following

@@ -362,7 +362,7 @@ class Given:
         if not isinstance(source, HloInstruction):
             raise UnsupportedError(f"parameter {number} of {computation.name} has no value in this run")
         if source.opcode == "parameter":
-            return self._parameter(source.computation, source.parameter_number)
+            return self._parameter(source.parent, source.parameter_number)
         if source.opcode == "constant" and source.shape.is_array and not source.literal.is_elided:
             return source.literal.array()
         if source not in self._values:

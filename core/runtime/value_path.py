@@ -236,8 +236,8 @@ class _Walk:
             value = self._value(operand)
             if not isinstance(value, np.ndarray):
                 return []
-            batch = list(node.attr(f"{side}_batch_dims") or ())
-            contracted = list(node.attr(f"{side}_contracting_dims") or ())
+            batch: list[int] = list(node.attr(f"{side}_batch_dims") or ())
+            contracted: list[int] = list(node.attr(f"{side}_contracting_dims") or ())
             place: list[int | slice] = [slice(None)] * value.ndim
             for number_of_batch, dim in enumerate(batch):
                 place[dim] = index[number_of_batch]
@@ -255,10 +255,10 @@ class _Walk:
             return []
         most = [int(d) for d in np.unravel_index(int(np.argmax(product)), product.shape)]
         out: list[tuple[HloInstruction, Index]] = []
-        for side, (operand, _, place) in zip(("lhs", "rhs"), sides, strict=True):
+        for side, (operand, _, found) in zip(("lhs", "rhs"), sides, strict=True):
             for number, dim in enumerate(node.attr(f"{side}_contracting_dims") or ()):
-                place[dim] = most[number]
-            out.append((operand, tuple(place)))
+                found[dim] = most[number]
+            out.append((operand, tuple(found)))
         return out
 
 

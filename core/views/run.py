@@ -16,7 +16,7 @@ from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from hloscope.core.errors import UnsupportedError, UsageError
+from hloscope.core.errors import UsageError
 from hloscope.core.views.data import EventRow, ModuleRow, PassRow, Place, Source, StageDiff, Summary, WhyFacts
 from hloscope.core.views.stages import (
     ByteBoundCache,
@@ -406,10 +406,6 @@ class Run:
 
             self._summary = summarize(self, cancelled=cancelled, progress=progress)
         return self._summary
-
-
-def _later(what: str, instead: str) -> UnsupportedError:
-    return UnsupportedError(f"{what} cannot be told yet", hint=instead)
 
 
 _BEFORE_NAME = re.compile(rb"[ \t]*(?:ROOT[ \t]+)?%?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import permutations
 from math import prod
 
@@ -41,7 +42,7 @@ def laid_out(draw: st.DrawFn) -> tuple[Sizes, Sizes]:
     return sizes, tuple(draw(st.permutations(range(len(sizes)))))
 
 
-def factored(draw: st.DrawFn, count: int) -> Sizes:
+def factored(draw: Callable[[st.SearchStrategy[int]], int], count: int) -> Sizes:
     """Sizes with the given product."""
     sizes: list[int] = []
     while count > 1:

@@ -269,13 +269,14 @@ class BufferPlacement(Event):
     allocation: int = fact("ordinal", "number of the allocation in the report")
     offset: int = fact("bytes", "offset in the allocation")
     size: int = fact("bytes", "bytes that it takes there")
-    gaps: str | None = fact("text", "free ranges that the heap chose from, `start-end`, the last one open", default=None)
+    gaps: str | None = fact("text", "free ranges that the heap chose from, `start-end`, the last open", default=None)
 
 
 @event_type(
     "memory_peak",
     kind="finding",
-    sentence="peak of {bytes} at step {tick}[, while {subject} runs][, {total} allocated][, {fragmentation} lost in gaps]",
+    sentence="peak of {bytes} at step {tick}[, while {subject} runs][, {total} allocated]"
+    "[, {fragmentation} lost in gaps]",
 )
 class MemoryPeak(Event):
     """The most memory in use along the schedule rose to this; the last such event is the peak."""
@@ -283,7 +284,7 @@ class MemoryPeak(Event):
     bytes: int = fact("bytes", "bytes in use")
     tick: int = fact("ordinal", "step of the flattened schedule")
     total: int | None = fact("bytes", "bytes of all allocations", default=None)
-    fragmentation: int | None = fact("bytes", "bytes of temporary memory that nothing uses at its fullest", default=None)
+    fragmentation: int | None = fact("bytes", "bytes of temporary memory unused at its fullest", default=None)
 
 
 @event_type(

@@ -316,5 +316,5 @@ class WhyFacts:
     layout_chain: LayoutChain | None = None
     """Where its layouts come from: the chain of constraints; None where layout assignment is not seen or not known."""
     buffer: tuple[BufferPlace, ...] | None = None
-    """Where the parts of its result lie, by the compiler's report; None where PATH has no report or it names no part."""
+    """Where the parts of its result lie, by the compiler's report; None where there is none or it names no part."""
     notes: tuple[str, ...] = ()

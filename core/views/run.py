@@ -392,7 +392,7 @@ class Run:
 
     @property
     def buffers(self) -> Buffers:
-        """The buffer map with its questions, as ``hloscope buffers`` shows them; parts are worked out once, when asked."""
+        """The buffer map with its questions, as ``hloscope buffers`` shows them; parts are worked out once."""
         if self._buffers is None:
             from hloscope.core.views.buffers import Buffers
 

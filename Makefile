@@ -63,7 +63,7 @@ run: $(VENV)/.installed
 	echo "  $(BIN)/hloscope sql $(LEDGER) 'select pass, ns from passes order by ns desc limit 5'"
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n auto --dist loadfile
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/ruff check .

@@ -129,7 +129,8 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
         if one is None:
             return
         self.query_one("#title", Static).update(
-            f"allocation {one.index} ({_kind(one)}, {show_bytes(one.size)}, {len(one.values)} values)"
+            f"allocation {one.index} ({_kind(one)}, {show_bytes(one.size)}, {len(one.values)} values)",
+            layout=False,
         )
         self.at(self.where())
 

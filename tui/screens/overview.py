@@ -212,7 +212,7 @@ letters before the findings go to their place; a works the slow ones out in a la
     def _strip_moved(self) -> None:
         strip = self.query_one(StripChart)
         self._cursor = strip.cursor
-        self.query_one("#title", Static).update(strip.words())
+        self.query_one("#title", Static).update(strip.words(), layout=False)
         self.at(self.where())
 
     @on(StripChart.Chosen)

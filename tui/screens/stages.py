@@ -235,7 +235,7 @@ class StagesScreen(RunScreen):
         if self._stage is None:
             return
         row = self.run.outline[self._stage]
-        self.query_one("#title", Static).update(f"[{self._stage}] {label(row)}: {self._title()}")
+        self.query_one("#title", Static).update(f"[{self._stage}] {label(row)}: {self._title()}", layout=False)
         self.at(self.where())
         makers: dict[View, Callable[[Work], tuple[list[Line], list[EventRow]]]] = {
             "diff": partial(self._make_diff, self._stage, max(40, self._pane.size.width - 1)),

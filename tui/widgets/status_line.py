@@ -26,4 +26,4 @@ class StatusLine(Static):
         self._draw()
 
     def _draw(self) -> None:
-        self.update(self.place + (f"   {self.message}" if self.message else ""))
+        self.update(self.place + (f"   {self.message}" if self.message else ""), layout=False)

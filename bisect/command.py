@@ -135,7 +135,7 @@ def command(
     flags = PassFlags(xla_disable_hlo_passes=tuple(disable_passes.split(",")) if disable_passes else ())
     subject = CoreSubject(subject_module, path, make, registry, flags, target)
     search = CoreSearch(
-        subject, make_oracle(oracle, subject_module, args_path, seed), ledger, force, _progress(as_json)
+        subject, make_oracle(oracle, subject_module, args_path, seed), ledger, force, _progress()
     )
     answer = search.run()
 
@@ -187,7 +187,7 @@ def _search_command(user_command: str, xla_flags: str, cures: bool, ending: Endi
     """A user's own program as what is searched."""
     from hloscope.bisect.subjects.xla import CommandSearch
 
-    answer = CommandSearch(user_command, shlex.split(xla_flags), cures=cures, watch=_progress(ending.as_json)).run()
+    answer = CommandSearch(user_command, shlex.split(xla_flags), cures=cures, watch=_progress()).run()
     return _finish(answer, None, lambda _: None, ending)
 
 
@@ -225,7 +225,7 @@ def _search_xla(
         expected = unoptimised(text, [leaf for one in args for leaf in leaves(one) if not isinstance(leaf, Token)])
     disabled = tuple(disable_passes.split(",")) if disable_passes else ()
     flags = shlex.split(xla_flags)
-    answer = XlaSearch(module, text, path, args, expected, flags, disabled, cures, _progress(ending.as_json)).run()
+    answer = XlaSearch(module, text, path, args, expected, flags, disabled, cures, _progress()).run()
 
     def line(one: Culprit) -> int | None:
         place = find_definition(data, one.instruction, 0) if one.instruction is not None else None
@@ -246,7 +246,7 @@ def _search_two(run: Run, against: str, module: str | None, args_path: str | Non
         say_notes(second.notes)
         given = npz.read(args_path).inputs if args_path is not None else None
         options = ReplayOptions(seed=seed, workers=1)
-        answer = AgainstSearch(run, second, given or None, options, _progress(ending.as_json)).run()
+        answer = AgainstSearch(run, second, given or None, options, _progress()).run()
     return _finish(answer, run.source, lambda _: None, ending)
 
 
@@ -267,7 +267,7 @@ def _search_dump(run: Run, oracle: str, args_path: str | None, seed: int, ending
         given or None,
         recorded.outputs if recorded is not None else None,
         ReplayOptions(seed=seed, workers=1),
-        _progress(ending.as_json),
+        _progress(),
     ).run()
 
     def line(one: Culprit) -> int | None:
@@ -309,8 +309,9 @@ def _culprit_keys(culprit: Culprit, line: int | None) -> dict[str, object]:
     }
 
 
-def _progress(as_json: bool) -> Callable[[Step], None] | None:
-    if as_json or not sys.stderr.isatty():
+def _progress() -> Callable[[Step], None] | None:
+    """Shows every probe on a terminal, where the answer goes to a pipe too."""
+    if not sys.stderr.isatty():
         return None
 
     def show(step: Step) -> None:

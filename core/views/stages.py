@@ -12,6 +12,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from hloscope.core.dumps.facts import broken
@@ -216,23 +217,26 @@ class ByteBoundCache(Generic[V]):
         self._limit = limit
         self._weight = 0
         self._items: OrderedDict[object, tuple[V, int]] = OrderedDict()
+        self._lock = Lock()  # readers ask from worker threads
 
     def get(self, key: object) -> V | None:
         """The value, or None; it becomes the most recently used."""
-        found = self._items.get(key)
-        if found is None:
-            return None
-        self._items.move_to_end(key)
-        return found[0]
+        with self._lock:
+            found = self._items.get(key)
+            if found is None:
+                return None
+            self._items.move_to_end(key)
+            return found[0]
 
     def put(self, key: object, value: V, weight: int) -> None:
         """Keeps a value; the newest one stays even where it alone weighs more than the limit."""
-        old = self._items.pop(key, None)
-        self._weight += weight - (old[1] if old is not None else 0)
-        self._items[key] = (value, weight)
-        while self._weight > self._limit and len(self._items) > 1:
-            _, (_, dropped) = self._items.popitem(last=False)
-            self._weight -= dropped
+        with self._lock:
+            old = self._items.pop(key, None)
+            self._weight += weight - (old[1] if old is not None else 0)
+            self._items[key] = (value, weight)
+            while self._weight > self._limit and len(self._items) > 1:
+                _, (_, dropped) = self._items.popitem(last=False)
+                self._weight -= dropped
 
     def __len__(self) -> int:
         return len(self._items)

@@ -269,7 +269,8 @@ class Documents:
                 wanted=lambda: document.current is snapshot,
             )
             found = await asyncio.wrap_future(job)
-            if document.current is snapshot and document.is_open:
+            # A file without Pallas is somebody else's: nothing is said of it, not even that nothing was found.
+            if document.current is snapshot and document.is_open and (found or document.published):
                 document.published = True
                 self._publish(snapshot.uri, snapshot.version, found)
         except asyncio.CancelledError:

@@ -142,8 +142,8 @@ def _run_query(
     decoder = _Decoder(connection)
     connection.create_function("sentence", 1, lambda number: _sentence(decoder, number))
     connection.set_authorizer(_authorize)
-    if cancelled is not None:
-        connection.set_progress_handler(lambda: int(cancelled()), _STEPS_BETWEEN_CHECKS)
+    # Always there: Ctrl-C is noticed while Python code runs, and what it raises ends the query as an interruption.
+    connection.set_progress_handler(lambda: int(cancelled is not None and cancelled()), _STEPS_BETWEEN_CHECKS)
     try:
         cursor = connection.execute(query, parameters)
         if cursor.description is None:
@@ -151,6 +151,8 @@ def _run_query(
         columns = tuple(str(one[0]) for one in cursor.description)
         rows = cursor.fetchall() if limit is None else cursor.fetchmany(limit + 1)
     except (sqlite3.Error, sqlite3.Warning) as error:
+        if str(error) == "interrupted" and not (cancelled is not None and cancelled()):
+            raise KeyboardInterrupt from None
         raise _sql_error(path, error) from error
     finally:
         connection.set_authorizer(None)

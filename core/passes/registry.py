@@ -112,6 +112,10 @@ float-normalization-s4 passes.expand.float_normalization:s4
     operations in s4 computed in a wider type
 float-normalization-u4 passes.expand.float_normalization:u4
     operations in u4 computed in a wider type
+fusion fusion.cpu.instruction_fusion:CpuInstructionFusion
+    XLA:CPU's instruction fusion: producers into the loops that read them
+fusion-wrapper fusion.cpu.wrapper:CpuFusionWrapper
+    gives lone loop instructions a fusion of their own
 gather_expander passes.expand.indices:GatherExpander
     writes gathers of one slice out
 gather_simplifier passes.expand.indices:GatherSimplifier

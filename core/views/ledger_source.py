@@ -64,7 +64,7 @@ class LedgerSource:
 
     def modules(self) -> Sequence[ModuleRow]:
         return [
-            ModuleRow(index, one.name, f"{one.name} (module {one.id})", self._largest.get(one.id, 0), one.passes)
+            ModuleRow(index, one.name, one.name, self._largest.get(one.id, 0), one.passes)
             for index, one in enumerate(self._modules)
         ]
 

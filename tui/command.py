@@ -9,8 +9,7 @@ import click
 from hloscope.core.cli.opening import module_option, opened, say_notes
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.cli.progress import progress
-from hloscope.core.views.data import Summary
-from hloscope.core.views.summary import summary_text
+from hloscope.core.views.summary import summary_keys, summary_text
 
 
 @click.command("open", epilog="Example: hloscope open run.ledger")
@@ -39,21 +38,5 @@ def command(path: str, module: str | None, stage: int | None, other: str | None,
         with progress("reading stages") as report:
             summary = run.summary(progress=report)
         say_notes(run.notes[said:])
-        emit_object(_keys(summary), as_json, lambda: print(summary_text(summary), end=""), source=run.source)
+        emit_object(summary_keys(summary), as_json, lambda: print(summary_text(summary), end=""), source=run.source)
     return 0
-
-
-def _keys(summary: Summary) -> dict[str, object]:
-    return {
-        "stages": summary.stages,
-        "passes": summary.passes,
-        "changed": summary.changed,
-        "instructions_before": summary.instructions_before,
-        "instructions_after": summary.instructions_after,
-        "computations": summary.computations,
-        "total_ns": summary.total_ns,
-        "events": summary.events,
-        "opcodes": dict(summary.opcodes),
-        "notable": summary.notable,
-        "notes": summary.notes,
-    }

@@ -14,7 +14,7 @@ from hloscope.core.cli.progress import progress
 from hloscope.core.errors import HloscopeError, UnsupportedError, UsageError
 from hloscope.core.views.inputs import InputKind, classify
 from hloscope.core.views.run import load
-from hloscope.core.views.summary import summary_text
+from hloscope.core.views.summary import summary_keys, summary_text
 
 if TYPE_CHECKING:
     from hloscope.core.xla.targets import Target
@@ -67,7 +67,7 @@ def command(
     with load(output) as run:
         with progress("reading stages") as report:
             summary = run.summary(progress=report)
-        emit_object(summary, as_json, summary_text(summary), source=run.source)
+        emit_object(summary_keys(summary), as_json, summary_text(summary), source=run.source)
 
 
 def _xla_flags(flags: str | None, disable: str | None) -> list[str]:

@@ -53,6 +53,17 @@ class LedgerConnection(sqlite3.Connection):
             self.scratch = None
 
 
+_FULL_BYTES = 256 << 10
+
+
+def _disk_is_full(path: str) -> bool:
+    """Whether next to nothing is left where the file is: SQLite says no more than "I/O error" on some file systems."""
+    try:
+        return shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free < _FULL_BYTES
+    except OSError:
+        return False
+
+
 def ledger_error(path: str, error: Exception, doing: str, kept: str = "") -> LedgerError:
     """One line for what SQLite or the system refused; ``kept`` says what a full disk has left, if anything."""
     after = f"; {kept}" if kept else ""
@@ -62,7 +73,8 @@ def ledger_error(path: str, error: Exception, doing: str, kept: str = "") -> Led
     if "locked" in text or "busy" in text:
         return LedgerError(f"cannot {doing}: another process holds the ledger", path=path)
     if "full" in text or "disk I/O" in text:
-        return LedgerError(f"cannot {doing}: {text}{after}", path=path)
+        full = "database or disk is full" if _disk_is_full(path) else text
+        return LedgerError(f"cannot {doing}: {full}{after}", path=path)
     if "malformed" in text or "not a database" in text or "corrupt" in text:
         return LedgerError(f"the ledger is damaged ({text})", path=path)
     return LedgerError(f"cannot {doing}: {text}", path=path)

@@ -77,6 +77,23 @@ def show_ns(ns: object) -> str:
     return f"{ns:.0f} ns"
 
 
+def summary_keys(summary: Summary) -> dict[str, object]:
+    """The summary as every command's ``--json`` gives it, beside the source."""
+    return {
+        "stages": summary.stages,
+        "passes": summary.passes,
+        "changed": summary.changed,
+        "instructions_before": summary.instructions_before,
+        "instructions_after": summary.instructions_after,
+        "computations": summary.computations,
+        "total_ns": summary.total_ns,
+        "events": summary.events,
+        "opcodes": dict(summary.opcodes),
+        "notable": summary.notable,
+        "notes": summary.notes,
+    }
+
+
 def summary_text(summary: Summary) -> str:
     """The summary for a person on a pipe or a small terminal, 80 columns wide."""
     source = summary.source

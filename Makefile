@@ -58,9 +58,9 @@ run: $(VENV)/.installed
 	  | sed -n 's/.*"index": \([0-9]*\),.*/\1/p'); \
 	echo; \
 	echo "The ledger is $(LEDGER). Try next:"; \
-	echo "  $(BIN)/hloscope passes $(LEDGER) --filter changed"; \
 	echo "  $(BIN)/hloscope diff $(LEDGER) --stage $${stage:-1}"; \
-	echo "  $(BIN)/hloscope sql $(LEDGER) 'select pass, ns from passes order by ns desc limit 5'"
+	echo "  $(BIN)/hloscope copies $(LEDGER)"; \
+	echo "  $(BIN)/hloscope buffers $(LEDGER)"
 
 test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -q -n auto --dist loadfile

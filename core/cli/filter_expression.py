@@ -17,6 +17,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, cast
 
 from hloscope.core.errors import UsageError
@@ -44,12 +45,15 @@ _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
 }  # fmt: skip
 
 
-def compile_filter(expression: str, columns: Sequence[str]) -> Predicate:
+def compile_filter(
+    expression: str, columns: Sequence[str], titles: Mapping[str, str] = MappingProxyType({})
+) -> Predicate:
     """A function that says whether a row passes.
 
-    Raises UsageError, with the 1-based column of the fault, for a bad expression and for a name not in ``columns``.
+    Raises UsageError, with the 1-based column of the fault, for a bad expression and for a name not in ``columns``;
+    `titles` maps headings to the names behind them.
     """
-    return _Parser(expression, columns).parse()
+    return _Parser(expression, columns, titles).parse()
 
 
 def unknown_column(option: str, name: str, columns: Iterable[str], position: int | None = None) -> UsageError:
@@ -93,9 +97,10 @@ class _Value:
 class _Parser:
     """Recursive descent: or < and < not < comparison."""
 
-    def __init__(self, expression: str, columns: Sequence[str]) -> None:
+    def __init__(self, expression: str, columns: Sequence[str], titles: Mapping[str, str]) -> None:
         self.expression = expression
         self.columns = columns
+        self.titles = titles
         self.tokens = list(self._tokens())
         self.next = 0
 
@@ -168,6 +173,7 @@ class _Parser:
             raise self.error(f"expected a column name, not {token.text!r}," if token.text else "expected a column name",
                              token.position)  # fmt: skip
         name = token.text
+        name = self.titles.get(name, name)
         if name not in self.columns:
             raise unknown_column("--filter", name, self.columns, token.position + 1)
         if self.peek().kind != "op":

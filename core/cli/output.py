@@ -94,9 +94,7 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="One JSON object.")(command)
 
 
-def select_rows(
-    rows: Iterable[Row], columns: Sequence[Column | str], options: TableOptions
-) -> tuple[list[Row], bool]:
+def select_rows(rows: Iterable[Row], columns: Sequence[Column | str], options: TableOptions) -> tuple[list[Row], bool]:
     """The rows that the options ask for, and whether ``--limit`` left some out.
 
     Raises UsageError for a bad expression or an unknown column, before any row is read.
@@ -194,8 +192,9 @@ def _declared(columns: Sequence[Column | str]) -> list[Column]:
 def _selected(rows: Iterable[Row], columns: Sequence[Column], options: TableOptions) -> Iterator[Row]:
     """Filtered and sorted, not limited; lazy unless sorted."""
     names = [column.name for column in columns]
-    keep = compile_filter(options.filter, names) if options.filter is not None else None
-    keys = _sort_keys(options.sort, names)
+    titles = {one.title: one.name for one in columns if one.title is not None and one.title not in names}
+    keep = compile_filter(options.filter, names, titles) if options.filter is not None else None
+    keys = _sort_keys(options.sort, names, titles)
     selected = iter(rows) if keep is None else (row for row in rows if keep(row))
     if not keys:
         return selected
@@ -216,12 +215,13 @@ def _source(source: Source | None) -> dict[str, object] | None:
     return {"path": source.path, "module": source.module, "xla_build": source.xla_build, "target": source.target}
 
 
-def _sort_keys(text: str | None, names: Sequence[str]) -> list[tuple[str, bool]]:
+def _sort_keys(text: str | None, names: Sequence[str], titles: Mapping[str, str]) -> list[tuple[str, bool]]:
     keys: list[tuple[str, bool]] = []
     for word in text.split(",") if text is not None else ():
         name = word.strip()
         descending = name.startswith("-")
         name = name.lstrip("+-")
+        name = titles.get(name, name)
         if name not in names:
             raise unknown_column("--sort", name, names)
         keys.append((name, descending))

@@ -177,3 +177,10 @@ def test_progress_is_silent_on_a_pipe(capfd: pytest.CaptureFixture[str]) -> None
     with progress("reading") as report:
         report(1, 2)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_column_answers_to_its_heading_too(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [Column("instructions_after", title="after"), Column("name")]
+    rows = [{"instructions_after": 3, "name": "a"}, {"instructions_after": 7, "name": "b"}]
+    emit_table(rows, columns, TableOptions(filter="after > 1", sort="-after", jsonl=True))
+    assert [json.loads(line)["name"] for line in capsys.readouterr().out.splitlines()] == ["b", "a"]

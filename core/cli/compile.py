@@ -11,7 +11,7 @@ import click
 from hloscope.core.cli.opening import module_option, refuse_existing, say_notes
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.cli.progress import progress
-from hloscope.core.errors import HloscopeError, UnsupportedError, UsageError
+from hloscope.core.errors import UnsupportedError, UsageError
 from hloscope.core.views.inputs import InputKind, classify
 from hloscope.core.views.run import load
 from hloscope.core.views.summary import summary_keys, summary_text
@@ -160,13 +160,6 @@ def _with_core(
     with LedgerWriter(output, info, force=force) as writer:
         writer.begin_module(program.name)
         ctx = PassContext(writer, Fuel.parse(fuel), settings, target.name, dumps=dumps)
-        try:
+        with registry.plugin_faults():
             result = compile_module(program, pipelines, ctx, registry)
-        except HloscopeError:
-            raise
-        except (Exception, SystemExit) as error:
-            known = registry.plugin_error(error)
-            if known is None:
-                raise
-            raise known from error
     say_notes(result.warnings)

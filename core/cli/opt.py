@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from hloscope.core.cli.output import Column, TableOptions, emit_object, emit_table, json_option
-from hloscope.core.errors import DumpError, HloscopeError, UsageError
+from hloscope.core.errors import DumpError, UsageError
 from hloscope.core.views.data import Source
 
 if TYPE_CHECKING:
@@ -172,15 +172,8 @@ def _run(
             writer = stack.enter_context(LedgerWriter(ledger, info, force=force))
             writer.begin_module(module.name)
         ctx = PassContext(writer, Fuel.parse(fuel), flags, target, dumps=dumps)
-        try:
+        with registry.plugin_faults():
             result = compile_module(module, chosen, ctx, registry)
-        except HloscopeError:
-            raise
-        except (Exception, SystemExit) as error:
-            known = registry.plugin_error(error)
-            if known is None:
-                raise
-            raise known from error
     return result.changed, ctx
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from contextlib import contextmanager
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +19,7 @@ from hloscope.core.errors import HloscopeError, UsageError
 from hloscope.core.passes.spelling import unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from hloscope.core.passes.interface import HloPass
     from hloscope.core.passes.rules.base import Rule
@@ -287,6 +288,19 @@ class Registry:
         files = {os.path.abspath(frame.filename) for frame in traceback.extract_tb(error.__traceback__)}
         path = next((one for one in self._plugins if os.path.abspath(one) in files), None)
         return None if path is None else _plugin_error(path, error)
+
+    @contextmanager
+    def plugin_faults(self) -> Generator[None]:
+        """Around a compile: what a plugin's pass or rule raises, its exit too, becomes one line; bugs of ours stay."""
+        try:
+            yield
+        except HloscopeError:
+            raise
+        except (Exception, SystemExit) as error:
+            known = self.plugin_error(error)
+            if known is None:
+                raise
+            raise known from error
 
     def _plugin_line(self) -> tuple[str | None, int | None]:
         """File and line of the plugin that is calling; (None, None) where another program calls."""

@@ -282,7 +282,7 @@ class _Mixer:
         known = self._callees.get(computation)
         if known is None:
             for one in computation.module.post_order():
-                if one is computation or _calls(computation, one):
+                if one is computation or computation.reaches(one):
                     twin = self._callees.get(one)
                     if twin is None:
                         twin = HloComputation(one.name)
@@ -296,20 +296,6 @@ class _Mixer:
                         self._callees[one] = twin
             known = self._callees[computation]
         return known
-
-
-def _calls(caller: HloComputation, callee: HloComputation) -> bool:
-    """Whether one computation reaches another through calls."""
-    stack, seen = [caller], {caller}
-    while stack:
-        for one in stack.pop():
-            for inner in one.called_computations:
-                if inner is callee:
-                    return True
-                if inner not in seen:
-                    seen.add(inner)
-                    stack.append(inner)
-    return False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

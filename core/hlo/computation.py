@@ -112,6 +112,20 @@ class HloComputation:
         """True where a fusion instruction calls it."""
         return any(c.opcode == "fusion" for c in self._callers)
 
+    def reaches(self, callee: HloComputation) -> bool:
+        """Whether this computation calls another one, or calls one that does."""
+        stack: list[HloComputation] = [self]
+        seen: set[HloComputation] = {self}
+        while stack:
+            for node in stack.pop():
+                for one in node.called_computations:
+                    if one is callee:
+                        return True
+                    if one not in seen:
+                        seen.add(one)
+                        stack.append(one)
+        return False
+
     # ---------------------------------------------------------------- edits
     def add(self, instruction: HloInstruction, *, keep_name: bool = False) -> HloInstruction:
         """Add a node at the end and return it; its name is made unique in the module unless `keep_name`."""

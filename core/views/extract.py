@@ -12,7 +12,7 @@ def extract_computation(module: HloModule, name: str) -> HloModule:
     wanted = module.find_computation(name)
     if wanted is None:
         raise UsageError(f"there is no computation {name}")
-    needed = [one for one in module.post_order() if one is wanted or _reaches(wanted, one)]
+    needed = [one for one in module.post_order() if one is wanted or wanted.reaches(one)]
     copy = HloModule(name)
     copy.stack_frames = module.stack_frames.copy()
     copy.tables_present = module.tables_present
@@ -23,16 +23,3 @@ def extract_computation(module: HloModule, name: str) -> HloModule:
         twins[one] = copy.add_computation(HloComputation(one.name), keep_name=True, entry=one is wanted)
         one.clone_into(twins[one], twins)
     return copy
-
-
-def _reaches(caller: HloComputation, callee: HloComputation) -> bool:
-    stack, seen = [caller], {caller}
-    while stack:
-        for node in stack.pop():
-            for one in node.called_computations:
-                if one is callee:
-                    return True
-                if one not in seen:
-                    seen.add(one)
-                    stack.append(one)
-    return False

@@ -157,7 +157,7 @@ def instruction_run_time(costs: CostAnalysis, analysis: FusionAnalysis, instruct
         reads.append(read_operand(device, operand.name, launch.blocks, net, total, rate))
     flops = costs.flops(instruction)
     written = costs.output_bytes(instruction)
-    return _total(device, flops, reads, written, write_ticks(device, written), launch, cause)
+    return total_time(device, flops, reads, written, write_ticks(device, written), launch, cause)
 
 
 def fused_run_time(
@@ -188,18 +188,20 @@ def fused_run_time(
     if side_output:
         written += producer_time.bytes_written
         write += producer_time.write
-    return _total(device, flops, reads, written, write, launch, cause)
+    return total_time(device, flops, reads, written, write, launch, cause)
 
 
-def _total(
+def total_time(
     device: DeviceDescription,
     flops: int,
     reads: list[Read],
     written: int,
     write: int,
     launch: Launch,
-    cause: str | None,
+    cause: str | None = None,
+    tiles: tuple[int, ...] | None = None,
 ) -> RunTime:
+    """The run time of a kernel put together from its parts; `write` is in ticks, `cause` why reads do not coalesce."""
     read = sum(one.ticks for one in reads)
     compute = compute_ticks(device, flops, launch)
     return RunTime(
@@ -214,6 +216,7 @@ def _total(
         reads=tuple(reads),
         flops_per_ns=flops_per_ns(device, launch),
         uncoalesced=cause,
+        tiles=tiles,
     )
 
 

@@ -18,10 +18,8 @@ from hloscope.core.analysis.indexing import Tile, operand_tiles, root_tile, with
 from hloscope.core.fusion.cost_model.run_time import (
     Read,
     RunTime,
-    combine,
-    compute_ticks,
-    flops_per_ns,
     read_operand,
+    total_time,
 )
 from hloscope.core.fusion.decision import Decision
 from hloscope.core.fusion.gpu.launch import Launch
@@ -284,18 +282,4 @@ def _estimate(
     bandwidth = int(_contiguous_share(device, root, rooted) * device.memory_bandwidth)
     written = sum(shape_bytes(leaf) for _, leaf in root.instruction.shape.leaves())
     write = seconds(written / bandwidth)
-    read_ticks = sum(one.ticks for one in reads)
-    compute = compute_ticks(device, flops, launch)
-    return RunTime(
-        flops=flops,
-        bytes_read=sum(one.bytes_total for one in reads),
-        bytes_written=written,
-        read=read_ticks,
-        write=write,
-        compute=compute,
-        exec=combine(compute, read_ticks + write),
-        launch=launch,
-        reads=tuple(reads),
-        flops_per_ns=flops_per_ns(device, launch),
-        tiles=tiles,
-    )
+    return total_time(device, flops, reads, written, write, launch, tiles=tiles)

@@ -15,18 +15,18 @@ from hloscope.core.errors import ParseError
 COMBINE = -(2**63)
 """The tile dimension printed ``*``: it merges with the next more minor dimension."""
 
-# Items after the colon, in the order in which XLA requires them.
+# Items after the colon, in the order in which XLA requires them; its parser goes on where a number's bracket stays open.
 _ITEMS = re.compile(
     r"(?:D\((?P<D>[^)]*)\))?"
     r"(?P<T>(?:T\([^)]*\)(?:\([^)]*\))*)?)"
-    r"(?:L\((?P<L>\d+)\))?"
+    r"(?:L\((?P<L>\d+)\)?)?"
     r"(?:#\((?P<I>\w+)\))?"
     r"(?:\*\((?P<P>\w+)\))?"
-    r"(?:E\((?P<E>-?\d+)\))?"
-    r"(?:S\((?P<S>-?\d+)\))?"
+    r"(?:E\((?P<E>-?\d+)\)?)?"
+    r"(?:S\((?P<S>-?\d+)\)?)?"
     r"(?P<SC>(?:SC(?:\(\d+:[\d,]+\))+)?)"
     r"(?:P\((?P<PS>.*)\))?"
-    r"(?:M\((?P<M>\d+)\))?$"
+    r"(?:M\((?P<M>\d+)\)?)?$"
 )
 _BLANKS = re.compile(r"\s+(?!\d)|(?<!\d)\s+")
 """Blanks that do not keep two numbers apart."""

@@ -262,6 +262,11 @@ def _read_elements(tokens: list[str], element: ElementType) -> np.ndarray[Any, n
     return out
 
 
+def check_element(token: str, element: ElementType) -> None:
+    """Read one element for nothing. Raises ParseError where it is none of its type, or out of range."""
+    _read_elements([token], element)
+
+
 def _integer(token: str, element: ElementType) -> int:
     if not _INTEGER.match(token):
         raise ParseError(f"expected an integer of type {element.name}, got {token!r}")

@@ -184,6 +184,7 @@ class BodyReader:
             self._set_root(node, start)
         if reading.check:
             places = {key: found.start(9) if key == "metadata" else found.start(8) for key in attrs}
+            places["("] = found.start(7) if operands is None and inside is not None else found.start(6)
             self._check(node, start, name, places, linked=True)
         reading.pos = found.end()
         return True
@@ -274,6 +275,7 @@ class BodyReader:
             reading.unknown("opcode", opcode, found.start(1))
         node = HloInstruction.loaded(name, opcode, shape, [], {}, payload, self.computation)
         places = self._attributes(node, name) if attributes else {}
+        places["("] = inside
         missing = self._arguments(node, operands)
         if sugar is not None and shape is not None:
             make_async(reading, node, sugar, found.start(1))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from hloscope.core.errors import Severity
 
 _FIRST_BLOCK = 1 << 12
-_LAST_BLOCK = 1 << 20
+_LAST_BLOCK = 1 << 18
 _MAX_FINDINGS = 500
 _NO_OPERANDS = frozenset(("constant", "parameter", "iota"))
 _CALLS_NOTHING = frozenset(row.name for row in OPCODES.values() if row.calls == "none")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.errors import HloscopeError, ParseError
 from hloscope.core.hlo.attributes import CALLED, unquote
-from hloscope.core.hlo.literal import parse_literal
 from hloscope.core.hlo.names import sanitize
 from hloscope.core.hlo.opcodes import OPCODES
 from hloscope.core.text.async_sugar import async_start_of
 from hloscope.core.text.header_forms import HEADER_FORMS
+from hloscope.core.text.literal_form import literal_objection
 from hloscope.core.text.opcode_syntax import ONE_DIMENSION, syntax_of
 from hloscope.core.text.shape_form import walk_shape
 from hloscope.core.text.strict_syntax import KEYWORDS
@@ -71,7 +71,8 @@ def check_name(reading: Reading, name: str, percent: bool, at: int) -> None:
 def check_instruction(
     reading: Reading, node: HloInstruction, start: int, name: str, places: dict[str, int], *, linked: bool
 ) -> None:
-    """Everything that XLA's parser asks of one instruction; `places` says where each attribute's value stands.
+    """Everything that XLA's parser asks of one instruction; `places` says where each attribute's value stands, and
+    under ``(`` where the operands or the literal begin.
 
     One that is not `linked` has no operands yet, because they stand further down.
     """
@@ -91,6 +92,8 @@ def check_instruction(
         _check_shape_of(reading, node, start)
         _check_operands(reading, target, start)
         _check_opcode(reading, target, start)
+        if node.opcode == "constant":
+            _check_literal(reading, node, places.get("(", start))
         if target is not node:
             _check_opcode(reading, node, start)
     except (HloscopeError, ValueError) as error:
@@ -166,6 +169,14 @@ def _check_operands(reading: Reading, node: HloInstruction, start: int) -> None:
         reading.object(f"{opcode} takes {wanted} operands, not {count}", start, code="xla-operand-count")
 
 
+def _check_literal(reading: Reading, node: HloInstruction, at: int) -> None:
+    payload = node.payload or ""
+    found = literal_objection(payload, node.shape)
+    if found is not None:
+        begin = reading.text.find(payload, at)  # blanks before it are not kept
+        reading.object(found[0], max(begin, at) + found[1], code="xla-literal")
+
+
 def _check_opcode(reading: Reading, node: HloInstruction, start: int) -> None:
     check = _CHECKS.get(node.opcode)
     message = check(node) if check is not None else None
@@ -178,17 +189,6 @@ def _check_opcode(reading: Reading, node: HloInstruction, start: int) -> None:
 
 
 # Each gives what is wrong with a node of its opcode, None where nothing is.
-def _constant(node: HloInstruction) -> str | None:
-    payload = node.payload or ""
-    if any(leaf.is_token for _, leaf in node.shape.leaves()):
-        return "a token is no constant"
-    try:
-        parse_literal(payload, node.shape)
-    except ParseError as bad:
-        return bad.message
-    return None
-
-
 def _even(node: HloInstruction) -> str | None:
     return f"{node.opcode} takes an even number of operands" if node.operand_count % 2 else None
 
@@ -359,7 +359,6 @@ def _async_chain(node: HloInstruction) -> str | None:
 
 
 _CHECKS: dict[str, Callable[[HloInstruction], str | None]] = {
-    "constant": _constant,
     "reduce": _even,
     "reduce-window": _reduce_window,
     "scatter": _odd,

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import ParseError
-from hloscope.core.text.scan import match_bracket
+from hloscope.core.text.scan import brace_end, match_bracket
 from hloscope.core.text.shape_form import begins_shape, is_type_word, walk_shape
 from hloscope.core.text.tokens import Cursor
 
@@ -28,6 +28,7 @@ KEYWORDS = frozenset(
 
 _FOREIGN = re.compile(r"[^\t\n\r -~]")
 _STRAY = re.compile("[\0\udc80-\udcff]")
+_RAW_GROUP = re.compile(r"\b(backend_config|frontend_attributes)=\s*\{")
 _OUTSIDE = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|/\*.*?\*/|//[^\n\r]*|[^\t\n\r -~]", re.S)
 
 
@@ -51,14 +52,35 @@ def note_bytes(reading: Reading) -> None:
         reading.report(f"{what} is kept", found.start(), found.end(), code="stray-byte", severity="warning")
 
 
+def _raw_groups(text: str) -> list[tuple[int, int]]:
+    """Spans that XLA's lexer takes as they are: brace groups of backend configs and of frontend attributes' values."""
+    spans: list[tuple[int, int]] = []
+    for found in _RAW_GROUP.finditer(text):
+        start = found.end() - 1
+        end = brace_end(text, start)
+        if found[1] == "backend_config":
+            spans.append((start, end))
+            continue
+        inner = start + 1
+        while 0 <= (inner := text.find("={", inner, end)):
+            stop = brace_end(text, inner + 1)
+            spans.append((inner + 1, stop))
+            inner = max(stop, inner + 1)
+    return spans
+
+
 def check_characters(reading: Reading) -> None:
-    """Note the first character that XLA's lexer does not know: any beyond ASCII that is in no string or comment."""
+    """Note the first character that XLA's lexer does not know: any beyond ASCII in no string, comment or raw group."""
     text = reading.text
     if _FOREIGN.search(text) is None:
         return
+    raw: list[tuple[int, int]] | None = None
     for found in _OUTSIDE.finditer(text):
         word = found[0]
         if len(word) == 1:
+            raw = _raw_groups(text) if raw is None else raw
+            if any(start < found.start() < end for start, end in raw):
+                continue
             reading.object(f"the character {ascii(word)[1:-1]} stands outside strings and comments", found.start())
             return
         if word[0] == "/" and "\0" in word:

@@ -243,8 +243,13 @@ def _json_or_string(at: Cursor) -> str:
     if end < 0:
         at.fail("the brace group is not closed")
     text = at.text[at.start : end]
+    if "\\\n" in text and any("\\\n" in one.replace("\\\\", "") for one in _QUOTED.findall(text)):
+        at.fail("a line ends in a backslash inside a string")
     at.jump(end)
     return text
+
+
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.S)
 
 
 def _backend_config(at: Cursor) -> str:

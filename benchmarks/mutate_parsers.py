@@ -1,9 +1,9 @@
 """Breaks HLO texts at random and compares the reader's strict verdict with that of the parser in the installed jaxlib.
 
-    python benchmarks/mutate_parsers.py DIR [--count 2000] [--seed 0] [--largest 40000] [--keep DIR]
+    python benchmarks/mutate_parsers.py DIR [--unit token] [--count 2000] [--seed 0] [--largest 40000] [--keep DIR]
 
-Each round takes a text below DIR and changes one token: it is deleted, doubled, swapped with the next, or replaced by
-one that stands elsewhere or by a word from a list of likely mistakes. Counted are the texts on which the two disagree,
+Each round takes a text below DIR and changes one token, byte or line: it is deleted, doubled, swapped with the next, or
+replaced by one that stands elsewhere or, a token or byte, by one from a list of likely mistakes. Counted are the texts on which the two disagree,
 either way, and those on which the reader raises. With ``--keep`` such texts are written to a folder. jaxlib runs in a
 child process, because some texts abort it; an abort counts as a refusal.
 """
@@ -32,34 +32,42 @@ _LIKELY = (
 )  # fmt: skip
 
 
-def mutate(text: str, random_: random.Random) -> str:
-    """The text with one token changed."""
-    tokens = [found.span() for found in _TOKEN.finditer(text)]
+_UNITS = {"token": _TOKEN, "byte": re.compile(r"[\s\S]"), "line": re.compile(r"[^\n]*\n")}
+_BYTES = (*"{}()[],:=%*#?-+/\\\"'.~_ 0159xabZ\n\t\r\v\f\x00\x7f", "\u00e9", "\u2028")
+
+
+def mutate(text: str, random_: random.Random, unit: str = "token") -> str:
+    """The text with one token, byte or line changed."""
+    if unit == "mixed":
+        unit = random_.choice(tuple(_UNITS))
+    likely = {"token": _LIKELY, "byte": _BYTES}.get(unit)
+    tokens = [found.span() for found in _UNITS[unit].finditer(text)]
     if len(tokens) < 2:
         return text + "x"
     at = random_.randrange(len(tokens) - 1)
     start, end = tokens[at]
     following, last = tokens[at + 1]
     word = text[start:end]
-    kind = random_.randrange(6)
+    kind = random_.randrange(4 if likely is None else 6)
     if kind == 0:
         return text[:start] + text[end:]
     if kind == 1:
-        return text[:end] + random_.choice(("", " ")) + word + text[end:]
+        return text[:end] + (random_.choice(("", " ")) if unit == "token" else "") + word + text[end:]
     if kind == 2:
         return text[:start] + text[following:last] + text[end:following] + word + text[last:]
-    if kind == 3:
+    if kind == 3 or likely is None:
         begin, stop = random_.choice(tokens)
         return text[:start] + text[begin:stop] + text[end:]
     if kind == 4:
-        return text[:start] + random_.choice(_LIKELY) + text[end:]
-    return text[:start] + random_.choice(_LIKELY) + random_.choice(("", " ")) + text[start:]
+        return text[:start] + random_.choice(likely) + text[end:]
+    return text[:start] + random_.choice(likely) + random_.choice(("", " ")) + text[start:]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=2000, help="rounds")
+    parser.add_argument("--unit", choices=(*_UNITS, "mixed"), default="token")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--largest", type=int, default=40_000, help="bytes of the largest text that is taken")
     parser.add_argument("--keep", type=Path, help="folder for the texts on which the two disagree")
@@ -76,7 +84,7 @@ def main() -> None:
         text = path.read_text(errors="surrogateescape")
         if "HloModule" not in text:
             continue
-        broken = mutate(text, random_)
+        broken = mutate(text, random_, given.unit)
         rounds += 1
         theirs = jaxlib.read(broken)
         try:

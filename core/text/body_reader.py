@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.shape import Shape
 
 _ATTR = re.compile(rf"{BLANKS},{BLANKS}([A-Za-z_][\w.\-]*){BLANKS}={BLANKS}", re.S)
-_DEFINE = re.compile(rf"(ROOT(?=[\s/]){BLANKS})?(%?)([A-Za-z_][\w.\-]*){BLANKS}={BLANKS}", re.S)
+_DEFINE = re.compile(rf"(ROOT(?=[\s/%]){BLANKS})?(%?)([A-Za-z_][\w.\-]*){BLANKS}={BLANKS}", re.S)
 _SIMPLE_OPERANDS = re.compile(r"[^()\"{}\[\]/#]*\)")
-_OPENS_BODY = re.compile(rf"\{{{BLANKS}(?:ROOT(?=[\s/]){BLANKS})?%?[A-Za-z_][\w.\-]*{BLANKS}=(?!=)", re.S)
+_OPENS_BODY = re.compile(rf"\{{{BLANKS}(?:ROOT(?=[\s/%]){BLANKS})?%?[A-Za-z_][\w.\-]*{BLANKS}=(?!=)", re.S)
 
 
 class BodyReader:

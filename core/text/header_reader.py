@@ -13,7 +13,7 @@ from hloscope.core.text.scan import BLANKS, attribute_end, skip_blank
 if TYPE_CHECKING:
     from hloscope.core.text.reading import Reading
 
-_MODULE = re.compile(rf"HloModule(?=[\s/]){BLANKS}%?([^\s,{{:/]+):?", re.S)
+_MODULE = re.compile(rf"HloModule(?=[\s/%]){BLANKS}%?([^\s,{{:/]+):?", re.S)
 _ATTR = re.compile(rf"{BLANKS},{BLANKS}([A-Za-z_][\w.\-]*){BLANKS}={BLANKS}", re.S)
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _TABLE_HEAD = re.compile(r"(FileNames|FunctionNames|FileLocations|StackFrames)\b(?=\s)")

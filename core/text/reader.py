@@ -29,16 +29,17 @@ from hloscope.core.text.strict_syntax import (
     note_bytes,
     walk_computation_head,
     walk_right_side,
+    walk_untitled,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
 
     from hloscope.core.hlo.shape import Shape
 
-_HEAD = re.compile(rf"(ENTRY(?=[\s/]){BLANKS})?(%?)([A-Za-z_][\w.\-]*):?{BLANKS}", re.S)
+_HEAD = re.compile(rf"(ENTRY(?=[\s/%]){BLANKS})?(%?)([A-Za-z_][\w.\-]*):?{BLANKS}", re.S)
 _THREAD = re.compile(rf"{BLANKS},{BLANKS}execution_thread{BLANKS}={BLANKS}(\"[^\"]*\"|'[^']*')", re.S)
-_SINGLE = re.compile(rf"(?:ROOT(?=[\s/]){BLANKS})?%?[A-Za-z_][\w.\-]*{BLANKS}=(?!=)", re.S)
+_SINGLE = re.compile(rf"(?:ROOT(?=[\s/%]){BLANKS})?%?[A-Za-z_][\w.\-]*{BLANKS}=(?!=)", re.S)
 _SHAPE_FIRST = re.compile(r"(?:[a-z]\w*\s*\[|\()")
 _BOM = "\ufeff"
 
@@ -93,6 +94,8 @@ class Reader:
         titled = read_header(reading)
         if not titled and self._is_single():
             return self._read_single()
+        if not titled and reading.check:
+            check_walk(reading, reading.pos, walk_untitled)
         read_tables(reading)
         entry = self._read_computations()
         self._resolve_later()
@@ -195,7 +198,7 @@ class Reader:
         except TooDeep as bad:
             reading.report(str(bad), bad.offset, bad.offset + 1, code="too-deep")
         body.finish()
-        self._name_inline()
+        self._name_inline({"_"})
         rest = skip_blank(reading.text, reading.pos)
         if rest < len(reading.text) and body.nodes:
             reading.report(
@@ -208,6 +211,9 @@ class Reader:
         reading.module.add_computation(computation, keep_name=True)
         self._resolve_later()
         reading.module.set_entry(computation)
+        layout = _default_layouts(computation)
+        if layout is not None:
+            reading.module.attrs["entry_computation_layout"] = layout
         return reading.module
 
     # ---------------------------------------------------------------- computations
@@ -326,10 +332,10 @@ class Reader:
                 _, _, value, at = reading.later[0]
                 reading.report("computations call each other in a cycle", at, at + len(value), code="recursion")
 
-    def _name_inline(self) -> None:
+    def _name_inline(self, others: Iterable[str] = ()) -> None:
         """Give computations that the text does not name the names that XLA gives them, as far as they are free."""
         reading = self.reading
-        taken = set(reading.by_name)
+        taken = {*reading.by_name, *others}
         for computation in reading.inline:
             root = computation.name
             name, number = root, 0
@@ -339,6 +345,15 @@ class Reader:
             taken.add(name)
             computation.set_name_unchecked(name)
             reading.module.computation_names.reserve(name)
+
+
+def _default_layouts(entry: HloComputation) -> str | None:
+    """The entry layout of a text of one instruction, which XLA gives default layouts; None where all are."""
+    shapes = [one.shape for one in entry.parameters]
+    plain = [shape.without_layout().with_default_layout() for shape in (*shapes, entry.root.shape)]
+    if plain == [*shapes, entry.root.shape]:
+        return None
+    return "{(" + ", ".join(map(str, plain[:-1])) + ")->" + str(plain[-1]) + "}"
 
 
 _FRAMES = 16_000

@@ -108,6 +108,15 @@ def walk_module_name(at: Cursor, end: int) -> None:
         at.fail(f"expected ',' or a computation, got {at.glance()}")
 
 
+def walk_untitled(at: Cursor) -> None:
+    """The front of a text without HloModule, which is of computations where ENTRY or a name and ``{`` come first."""
+    if at.kind == "word" and at.value == "ENTRY":
+        return
+    after = at.following()
+    if after.kind != "{":
+        raise ParseError(f"expected HloModule, ENTRY, or '=' behind a name, got {after.glance()}", column=after.start + 1)
+
+
 def walk_computation_head(at: Cursor) -> None:
     """``ENTRY %name (p: f32[2]) -> f32[2] {``."""
     if at.kind == "word" and at.value == "ENTRY":

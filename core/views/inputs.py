@@ -28,7 +28,11 @@ _GZIP = b"\x1f\x8b"
 _BLANKS = r"(?:\s|/\*.*?\*/|//[^\n]*(?:\n|\Z))*"
 _MODULE = re.compile(rf"{_BLANKS}HloModule\b", re.S)
 _COMPUTATION = re.compile(rf"{_BLANKS}(?:ENTRY\s+)?%?[\w.$-]+\s*(?:\([^\n]*?\)\s*->[^\n]*?)?\{{\s*(?:\n|ROOT|%)", re.S)
-_INSTRUCTION = re.compile(rf"{_BLANKS}(?:ROOT\s+)?%?[\w.$-]+\s*=\s*(?:\(|[a-z][a-z0-9]*\[|token|opaque)", re.S)
+_INSTRUCTION = re.compile(
+    rf"{_BLANKS}(?:(?:ROOT\s+)?%?[\w.$-]+\s*=\s*(?:\(|[a-z][a-z0-9]*\[|token|opaque|[a-z][a-z0-9-]*\()"
+    r"|[a-z][a-z0-9]*\[[\d,<=?\s]*\](?:\{[^{}\n]*\})?\s*[a-z][a-z0-9-]*\(|\([a-z][a-z0-9]*\[[^\n]*\)\s*[a-z][a-z0-9-]*\()",
+    re.S,
+)
 _MLIR = re.compile(r"(?:\s|//[^\n]*\n|#[\w.]+\s*=[^\n]*\n)*(?:\"?builtin\.)?module\b[^\n]*(?:\{|attributes)", re.S)
 _FUNC = re.compile(r"^\s*(?:func\.func|stablehlo\.|\"stablehlo)", re.M)
 

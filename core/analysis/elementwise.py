@@ -96,12 +96,22 @@ def transpose_is_bitcast(operand: Shape, result: Shape, permutation: tuple[int, 
 
 
 def reshape_is_bitcast(operand: Shape, result: Shape) -> bool:
-    """Whether a reshape leaves every element where it is in memory; decided for row-major layouts only."""
-    if elements(operand) != elements(result):
-        return False
-    return _row_major(operand) and _row_major(result)
+    """Whether a reshape leaves every element where it is in memory."""
+    return elements(operand) == elements(result) and _memory_order(operand) == _memory_order(result)
 
 
-def _row_major(shape: Shape) -> bool:
-    order = [dim for dim in reversed(minor_to_major(shape)) if shape.dimensions[dim] > 1]
-    return order == sorted(order)
+def _memory_order(shape: Shape) -> list[tuple[int, int]]:
+    """How neighbours in memory lie in row-major order: (step, size) of every run, fastest first, as long as can be."""
+    steps = [1] * shape.rank
+    for dim in range(shape.rank - 2, -1, -1):
+        steps[dim] = steps[dim + 1] * shape.dimensions[dim + 1]
+    runs: list[tuple[int, int]] = []
+    for dim in minor_to_major(shape):
+        step, size = steps[dim], shape.dimensions[dim]
+        if size == 1:
+            continue
+        if runs and runs[-1][0] * runs[-1][1] == step:
+            runs[-1] = (runs[-1][0], runs[-1][1] * size)
+        else:
+            runs.append((step, size))
+    return runs

@@ -16,7 +16,7 @@ from hloscope.bisect.search import Outcome
 from hloscope.core.errors import EvaluationError, HloscopeError, UnsupportedError, UsageError
 from hloscope.core.runtime import npz
 from hloscope.core.runtime.compare import Comparison, Rules, compare, rules_for
-from hloscope.core.runtime.evaluator import evaluate
+from hloscope.core.runtime.evaluator import evaluate, leaves
 from hloscope.core.runtime.evaluator.values import Array, Token, Value
 from hloscope.core.runtime.inputs import inputs_for
 from hloscope.core.text import print_module
@@ -32,6 +32,12 @@ class Oracle(Protocol):
 
     name: str
     """How the user named it."""
+    evaluates: bool
+    """Whether it computes values, the same every time; otherwise it may be flaky and may know more than values."""
+
+    def add_arrays(self, files: dict[str, tuple[list[Array], list[Array]]]) -> None:
+        """Put the inputs and expected outputs among a bundle's files, where it has them."""
+        ...
 
     def judge(self, module: HloModule) -> Outcome:
         """Whether a compiled module still computes the right thing."""
@@ -40,6 +46,8 @@ class Oracle(Protocol):
 
 class ValueOracle:
     """Evaluates a module on fixed inputs and compares with expected outputs."""
+
+    evaluates = True
 
     def __init__(self, name: str, args: Sequence[Value], expected: Sequence[Array | Token], rules: Rules) -> None:
         self.name = name
@@ -59,6 +67,12 @@ class ValueOracle:
         if not outputs:
             raise UsageError("holds no outputs (out_000, out_001, …)", path=path)
         return ValueOracle(path, args, outputs, rules_for(module))
+
+    def add_arrays(self, files: dict[str, tuple[list[Array], list[Array]]]) -> None:
+        """What it compares with."""
+        given = [leaf for value in self._args for leaf in leaves(value) if not isinstance(leaf, Token)]
+        files.setdefault("inputs.npz", (given, []))
+        files.setdefault("expected.npz", ([], [one for one in self._expected if not isinstance(one, Token)]))
 
     def judge(self, module: HloModule) -> Outcome:
         """Evaluate and compare leaf by leaf."""
@@ -87,12 +101,17 @@ class CommandOracle:
     wrong, anything else (a signal, a crash) failed.
     """
 
+    evaluates = False
+
     def __init__(self, command: str, timeout: float = 600) -> None:
         self.name = command
         self._words = shlex.split(command)
         self._timeout = timeout
         if not self._words:
             raise UsageError("the oracle's command is empty")
+
+    def add_arrays(self, files: dict[str, tuple[list[Array], list[Array]]]) -> None:
+        """It knows no arrays."""
 
     def judge(self, module: HloModule) -> Outcome:
         """Run the command on the text of the module."""

@@ -63,6 +63,8 @@ class Answer:
     probes: list[Probe] = field(default_factory=list[Probe])
     cures: list[str] = field(default_factory=list[str])
     """Switches that make the fault go away; not the same as guilt."""
+    pair: tuple[str, ...] = ()
+    """Runs of passes that show the fault only together, ``pipeline/pass:occurrence`` in order; empty where one does."""
 
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """Files for a bundle: HLO and differences, by name."""

@@ -7,11 +7,9 @@ the thing that made the difference, provided that things stay wrong once they ar
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import Literal
 
 Kind = Literal["right", "wrong", "failed", "unknown"]
 
@@ -24,6 +22,11 @@ class Outcome:
     """``failed`` is a crash, refusal or compile error: never mixed up with a wrong result."""
     detail: str = ""
     """One sentence: by how much it differs, or how it failed."""
+    digest: str = ""
+    """Of the results' bits, where the prober keeps it: two runs of one thing that differ are not deterministic."""
+
+    aspect: str = ""
+    """What is wrong where it is not a value: ``order``, ``layout`` or ``buffers``."""
 
     def same_fault(self, other: Outcome) -> bool:
         """Whether two probes show the fault in the same way."""
@@ -82,29 +85,43 @@ class NoFault(Exception):
         self.outcome = outcome
 
 
+Many = Callable[[Sequence[int]], Sequence[Outcome]]
+"""Makes several probes at once, each for a position."""
+
+
 def first_wrong(
     count: int,
     probe: Callable[[int], Outcome],
     level: str,
     watch: Callable[[Step], None] | None = None,
+    many: Many | None = None,
+    ways: int = 1,
 ) -> Found:
     """Find the smallest position of 0..count that shows the fault which position `count` shows.
 
     Takes two probes for the ends and at most ceil(log2 count) between them, one more for each position without an
-    answer. `watch` sees every step. Raises NoFault where the ends do not differ.
+    answer. With `ways` above 1 that many positions are asked for at once, through `many`: more probes, fewer rounds.
+    `watch` sees every step. Raises NoFault where the ends do not differ.
     """
     known: dict[int, Outcome] = {}
     steps: list[Step] = []
 
-    def ask(position: int, low: int, high: int) -> Outcome:
-        if position not in known:
-            known[position] = probe(position)
-            step = Step(level, low, high, position, known[position])
+    def ask_all(positions: Sequence[int], low: int, high: int) -> list[Outcome]:
+        missing = [one for one in dict.fromkeys(positions) if one not in known]
+        outcomes = many(missing) if many is not None and len(missing) > 1 else [probe(one) for one in missing]
+        for position, outcome in zip(missing, outcomes, strict=True):
+            known[position] = outcome
+            step = Step(level, low, high, position, outcome)
             steps.append(step)
             if watch is not None:
                 watch(step)
-        return known[position]
+        return [known[one] for one in positions]
 
+    def ask(position: int, low: int, high: int) -> Outcome:
+        return ask_all([position], low, high)[0]
+
+    if ways > 1:
+        ask_all([count, 0], 0, count)
     wrong = ask(count, 0, count)
     if wrong.kind == "right":
         raise NoFault("absent", wrong)
@@ -117,14 +134,24 @@ def first_wrong(
         raise NoFault("everywhere", base)
     low, high = 0, count
     while high - low > 1:
-        outcome, position = _ask_between(low, high, ask)
-        if outcome is None:
-            break
-        if outcome.same_fault(wrong):
-            high = position
-        else:
-            low = position
+        asked = _spread(low, high, ways)
+        answers = {p: one for p, one in zip(asked, ask_all(asked, low, high), strict=True) if one.kind != "unknown"}
+        if not answers:
+            outcome, position = _ask_between(low, high, ask)
+            if outcome is None:
+                break
+            answers = {position: outcome}
+        high = min((p for p, one in answers.items() if one.same_fault(wrong)), default=high)
+        low = max((p for p, one in answers.items() if p < high and not one.same_fault(wrong)), default=low)
     return Found(high, known[high], low, steps)
+
+
+def _spread(low: int, high: int, ways: int) -> list[int]:
+    """At most `ways` positions between two, evenly; the middle where it is one."""
+    if ways <= 1:
+        return [(low + high) // 2]
+    ways = min(ways, high - low - 1)
+    return [low + (high - low) * number // (ways + 1) for number in range(1, ways + 1)]
 
 
 def _ask_between(low: int, high: int, ask: Callable[[int, int, int], Outcome]) -> tuple[Outcome | None, int]:
@@ -144,24 +171,32 @@ def smallest_cure(
     cured: Callable[[frozenset[int]], Outcome],
     level: str,
     watch: Callable[[Step], None] | None = None,
+    many: Callable[[Sequence[frozenset[int]]], Sequence[Outcome]] | None = None,
+    ways: int = 1,
 ) -> tuple[frozenset[int], list[Step]]:
     """A smallest set of 0..count-1 that makes the fault go away when it is taken back; nothing can be left out of it.
 
     `cured` says what is seen with a set taken back: ``right`` where the fault is gone. One member costs at most
     ceil(log2 count) probes and one more. An empty set means that taking back everything does not cure. Several members
-    are found one after the other, each with the ones before it held.
+    are found one after the other, each with the ones before it held. `many` and `ways` are as in `first_wrong`.
     """
     steps: list[Step] = []
     known: dict[frozenset[int], Outcome] = {}
 
-    def ask(members: frozenset[int], low: int, high: int, tried: int) -> bool:
-        if members not in known:
-            known[members] = cured(members)
-            step = Step(level, low, high, tried, known[members])
+    def ask_all(sets: Sequence[tuple[frozenset[int], int]], low: int, high: int) -> list[bool]:
+        missing = {members: tried for members, tried in sets if members not in known}
+        wanted = list(missing)
+        outcomes = many(wanted) if many is not None and len(wanted) > 1 else [cured(one) for one in wanted]
+        for members, outcome in zip(wanted, outcomes, strict=True):
+            known[members] = outcome
+            step = Step(level, low, high, missing[members], outcome)
             steps.append(step)
             if watch is not None:
                 watch(step)
-        return known[members].kind == "right"
+        return [known[members].kind == "right" for members, _ in sets]
+
+    def ask(members: frozenset[int], low: int, high: int, tried: int) -> bool:
+        return ask_all([(members, tried)], low, high)[0]
 
     held: frozenset[int] = frozenset()
     if count == 0 or not ask(frozenset(range(count)), 0, count, count):
@@ -170,15 +205,24 @@ def smallest_cure(
     while True:
         low, high = 0, limit  # without the first `low` it is wrong, with the first `high` it is right
         while high - low > 1:
-            middle = (low + high) // 2
-            if ask(held | frozenset(range(middle)), low, high, middle):
-                high = middle
-            else:
-                low = middle
+            tried = _spread(low, high, ways)
+            right = ask_all([(held | frozenset(range(one)), one) for one in tried], low, high)
+            high = min((one for one, good in zip(tried, right, strict=True) if good), default=high)
+            low = max((one for one, good in zip(tried, right, strict=True) if not good and one < high), default=low)
         held |= {high - 1}
         limit = high - 1
         if ask(held, low, high, high) or limit == 0:
             return held, steps
+
+
+def confidence(agreeing: int) -> str:
+    """What a number of repeats that all agreed says of a result that may be flaky, in words.
+
+    A probe that gives the other answer with probability p agrees n times with (1 - p)^n: with 95 % confidence
+    p is below 1 - 0.05^(1/n).
+    """
+    bound = 1 - 0.05 ** (1 / max(1, agreeing))
+    return f"with 95 % confidence fewer than {bound:.0%} of the runs give another answer"
 
 
 def single_cures(
@@ -187,29 +231,66 @@ def single_cures(
     level: str,
     watch: Callable[[Step], None] | None = None,
     budget: int = 48,
+    many: Callable[[Sequence[Sequence[str]]], Sequence[Outcome]] | None = None,
+    ways: int = 1,
 ) -> tuple[list[tuple[str, ...]], list[Step]]:
     """Switches that make the fault go away, each alone; or the smallest group where only several together do.
 
-    Groups are tried by halving: a group that does not help is left, one that helps or breaks the compile is split. At
+    Groups are tried by halving: a group that does not help is left, one that helps or breaks the compile is split.
+    Where a group helps and none of its members does, the members that are needed are found one after the other. At
     most `budget` probes.
     """
     steps: list[Step] = []
     found: list[tuple[str, ...]] = []
     place = {name: at for at, name in enumerate(names)}
+    known: dict[tuple[str, ...], Outcome] = {}
+
+    def ask(groups: Sequence[tuple[str, ...]]) -> list[Outcome]:
+        missing = [one for one in dict.fromkeys(groups) if one not in known]
+        outcomes = many(missing) if many is not None and len(missing) > 1 else [off(one) for one in missing]
+        for group, outcome in zip(missing, outcomes, strict=True):
+            known[group] = outcome
+            step = Step(level, place[group[0]], place[group[-1]] + 1, len(group), outcome)
+            steps.append(step)
+            if watch is not None:
+                watch(step)
+        return [known[one] for one in groups]
+
     stack: list[tuple[str, ...]] = [tuple(names)] if names else []
+    helped: list[tuple[str, ...]] = []
     while stack and len(steps) < budget:
-        group = stack.pop()
-        outcome = off(group)
-        step = Step(level, place[group[0]], place[group[-1]] + 1, len(group), outcome)
-        steps.append(step)
-        if watch is not None:
-            watch(step)
-        if len(group) == 1:
+        groups = [stack.pop() for _ in range(min(max(1, ways), len(stack), budget - len(steps)))]
+        following: list[tuple[str, ...]] = []
+        for group, outcome in zip(groups, ask(groups), strict=True):
             if outcome.kind == "right":
-                found.append(group)
-            continue
-        if outcome.kind == "wrong":
-            continue
-        middle = len(group) // 2
-        stack.extend((group[middle:], group[:middle]))
+                helped.append(group)
+            if len(group) == 1:
+                if outcome.kind == "right":
+                    found.append(group)
+            elif outcome.kind != "wrong":
+                middle = len(group) // 2
+                following.extend((group[:middle], group[middle:]))
+        stack.extend(reversed(following))
+    if not found and helped and not stack:
+        # Only several together help: of the smallest group that does, those that cannot be left on.
+        group = min(helped, key=len)
+        members = _needed(group, lambda one: len(steps) < budget and ask([one])[0].kind == "right")
+        if len(members) > 1:
+            found.append(members)
     return found, steps
+
+
+def _needed(group: tuple[str, ...], helps: Callable[[tuple[str, ...]], bool]) -> tuple[str, ...]:
+    """A smallest part of a group that still helps: ddmin over what can be left out."""
+    left, size = group, max(1, len(group) // 2)
+    while True:
+        at = 0
+        while at < len(left) and len(left) > 1:
+            fewer = left[:at] + left[at + size :]
+            if fewer and helps(fewer):
+                left = fewer
+            else:
+                at += size
+        if size == 1:
+            return left
+        size //= 2

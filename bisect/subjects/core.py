@@ -3,79 +3,39 @@
 A position at the first level says how many of the passes that changed something are on: every run after them is
 skipped by the pipeline's own filter (``@ID``). A position at the second says how many decisions of one run the gate
 lets pass; later runs stay off. Both ways nothing but the filter and the gate is used, so what is found can be shown
-again with ``hloscope opt --fuel``.
+again with ``hloscope opt --fuel``. Then the run is tried without the ones before it (does it need another one?) and
+the compile without the run (is another one wrong as well?).
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from hloscope.bisect.probing import Prober
 from hloscope.bisect.result import Answer, Culprit, Probe, Verdict
-from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong
-from hloscope.core.errors import HloscopeError
+from hloscope.bisect.safety import shares_wrongly
+from hloscope.bisect.search import NoFault, Outcome, Step, confidence, first_wrong, smallest_cure
+from hloscope.bisect.subjects.core_probe import Choice, CoreJudge, CoreSubject, CoreTask
 from hloscope.core.ledger import BisectProbe, LedgerReader, LedgerWriter, RewriteDecision, RunInfo
-from hloscope.core.passes.context import PassContext, PassRun
-from hloscope.core.passes.flags import PassFlags
 from hloscope.core.passes.gate import DecisionFilter, GateHandler, Question, Refusal
 from hloscope.core.passes.pipeline import PIPELINE_START
-from hloscope.core.passes.pipelines import compile_module
 from hloscope.core.version import version
 
 if TYPE_CHECKING:
     from hloscope.bisect.oracles import Oracle
-    from hloscope.core.hlo.module import HloModule
-    from hloscope.core.passes.interface import HloPass
-    from hloscope.core.passes.registry import Registry
+    from hloscope.core.passes.context import PassContext, PassRun
+
+__all__ = ["CoreSearch", "CoreSubject"]
 
 _MANY = 1 << 62
-
-
-@dataclass(frozen=True)
-class CoreSubject:
-    """One module, the passes to run on it, and how they are set."""
-
-    module: HloModule
-    """Left as it is: every compile works on a copy."""
-    path: str
-    """The file it was read from."""
-    pipeline: Callable[[], list[HloPass]]
-    """Makes the passes anew; a pipeline runs once."""
-    registry: Registry
-    flags: PassFlags
-    target: str = "cpu"
-
-    def compile(
-        self,
-        *,
-        skip: Iterable[int] = (),
-        handlers: Iterable[GateHandler] = (),
-        ledger: LedgerWriter | None = None,
-    ) -> tuple[HloModule, PassContext, Outcome | None]:
-        """Compile a copy with some pass runs skipped and some decisions refused.
-
-        Returns the module, the context with its runs, and a failed outcome where a pass or a checker raised.
-        """
-        module = self.module.clone()
-        entries = tuple(f"@{number}" for number in skip)
-        flags = replace(self.flags, xla_disable_hlo_passes=(*self.flags.xla_disable_hlo_passes, *entries))
-        context = PassContext(ledger, None, flags, self.target, handlers=handlers)
-        try:
-            compile_module(module, self.pipeline(), context, self.registry)
-        except HloscopeError as error:
-            return module, context, Outcome("failed", str(error))
-        except (Exception, SystemExit) as error:
-            # A pass that crashes is an outcome of the probe, not an end of the search.
-            return module, context, Outcome("failed", f"{_where(context)}{type(error).__name__}: {error}")
-        return module, context, None
-
-
-def _where(context: PassContext) -> str:
-    failed = [run for run in context.runs if run.error is not None and not run.is_pipeline]
-    return f"{failed[-1].name} raised " if failed else ""
+MOST_CULPRITS = 3
+"""Faults of different passes that are looked for in one compile."""
+REPEATS = 3
+"""How often the two probes that decide are made again where the oracle may be flaky."""
 
 
 @dataclass(slots=True)
@@ -88,96 +48,173 @@ class CoreSearch:
     """Where the ledger of the guilty compile goes; None keeps it only while the answer is made."""
     force: bool = False
     watch: Callable[[Step], None] | None = None
+    prober: Prober = field(default_factory=Prober)
+    _judge: CoreJudge = field(init=False)
+    _steps: list[Step] = field(default_factory=list[Step])
+
+    def __post_init__(self) -> None:
+        values_only = not self.oracle.evaluates
+        known = () if values_only else tuple(shares_wrongly(self.subject.module, self.subject.target))
+        self._judge = CoreJudge(self.oracle, values_only, known)
 
     def run(self) -> Answer:
         """Search and answer. Raises a HloscopeError only for what makes any search impossible."""
-        steps: list[Step] = []
-        _, context, failed = self.subject.compile()
+        subject = self.subject
+        answer = self._search(subject, "")
+        names = [one.pass_name for one in answer.culprits]
+        while answer.verdict != "not-deterministic" and names and len(answer.culprits) < MOST_CULPRITS:
+            # The same pass may do it again and again; another one that is wrong as well must not hide behind it.
+            subject = subject.without(names[-1])
+            if self._ask(subject, Choice()).kind == "right":
+                break
+            more = self._search(subject, f" without {names[-1]}")
+            if not more.culprits or more.culprits[0].pass_name in names:
+                break
+            answer.culprits.extend(more.culprits)
+            answer.evidence.append(f"with all runs of {names[-1]} off it is still wrong:")
+            answer.evidence.extend(more.evidence)
+            names.append(more.culprits[0].pass_name)
+        answer.probes = _report(self._steps)
+        return answer
+
+    def _search(self, subject: CoreSubject, suffix: str) -> Answer:
+        _, context, failed = subject.compile()
         runs = _candidates(context)
         last_id = len(context.runs)
         if not runs:
             return Answer("no-difference", evidence=["no pass changed the module"])
 
-        def over_runs(position: int) -> Outcome:
-            off = range((runs[position - 1].pass_id if position else 0) + 1, last_id + 1)
-            return self._probe(skip=off)
+        def up_to(position: int) -> Choice:
+            return Choice(tuple(range((runs[position - 1].pass_id if position else 0) + 1, last_id + 1)))
 
         try:
-            found = first_wrong(len(runs), over_runs, "pass", self._watcher(steps))
+            found = self._first_wrong(subject, len(runs), up_to, f"pass{suffix}")
         except NoFault as error:
-            return self._no_fault(error, steps, failed)
+            return self._no_fault(error, failed)
         guilty = runs[found.position - 1]
-        answer = Answer("compile-failure" if found.outcome.kind == "failed" else "wrong-stage", probes=_report(steps))
+        answer = Answer(_verdict(found.outcome))
         answer.evidence.append(f"with every run up to {_name(guilty)} the result is {_said(found.outcome)}")
+        if not self._steady(subject, (up_to(found.low), up_to(found.position)), answer):
+            return answer
         if not found.exact:
             first = runs[found.low]
             answer.evidence.append(
                 f"probes between gave no answer: the culprit is one of {_name(first)} … {_name(guilty)}"
             )
-        skip = range(guilty.pass_id + 1, last_id + 1)
-        asked = self._asked(guilty, skip)
+        skip = tuple(range(guilty.pass_id + 1, last_id + 1))
+        asked = _asked(subject, guilty, skip)
+        fuel = None
         if asked == 0 or not found.exact:
             answer.evidence.append(f"{guilty.name} asked the gate for nothing: the whole pass is the smallest unit")
-            answer.culprits.append(Culprit(self.subject.path, guilty.name, guilty.pipeline, guilty.occurrence))
-            return self._finish(answer, skip, (), guilty, None, steps)
-        return self._over_decisions(answer, guilty, skip, asked, steps)
+        else:
+            fuel = self._over_decisions(subject, answer, guilty, skip, asked, suffix)
+        if answer.verdict != "not-deterministic":
+            self._partners(subject, answer, runs[: found.position], skip, suffix)
+        return self._finish(subject, answer, skip, guilty, fuel)
 
-    def _over_decisions(self, answer: Answer, guilty: PassRun, skip: range, asked: int, steps: list[Step]) -> Answer:
-        start = sum(run.asked for run in self._runs_before(guilty))
+    def _first_wrong(self, subject: CoreSubject, count: int, choice: Callable[[int], Choice], level: str):
+        return first_wrong(
+            count,
+            lambda position: self._ask(subject, choice(position)),
+            level,
+            self._saw,
+            lambda positions: self._ask_all(subject, [choice(one) for one in positions]),
+            self.prober.ways,
+        )
 
-        def refusing(position: int) -> DecisionFilter:
-            return DecisionFilter("refuse", guilty.name, range(start + position, _MANY))
+    # ---------------------------------------------------------------- decisions
+    def _over_decisions(
+        self, subject: CoreSubject, answer: Answer, guilty: PassRun, skip: tuple[int, ...], asked: int, suffix: str
+    ) -> int | None:
+        """The fuel with which the fault begins; None where the gate does not decide it."""
+        start = sum(run.asked for run in _runs_before(subject, guilty))
+
+        def refusing(position: int) -> Choice:
+            return Choice(skip, (guilty.name, start + position))
 
         try:
-            found = first_wrong(
-                asked, lambda n: self._probe(skip=skip, handlers=(refusing(n),)), "fuel", self._watcher(steps)
-            )
+            found = self._first_wrong(subject, asked, refusing, f"fuel{suffix}")
         except NoFault as error:
-            where = (
+            answer.evidence.append(
                 f"{guilty.name} is wrong even with all of its {asked} decisions refused: it goes past the gate"
                 if error.where == "everywhere"
                 else f"refusing decisions of {guilty.name} gave no answer: {error.outcome.detail}"
             )
-            answer.evidence.append(where)
-            answer.culprits.append(Culprit(self.subject.path, guilty.name, guilty.pipeline, guilty.occurrence))
-            return self._finish(answer, skip, (), guilty, None, steps)
-        handlers = (refusing(found.position),)
-        again = self._probe(skip=skip, handlers=handlers)
+            return None
+        again = self._ask(subject, replace(refusing(found.position), again=1))
         if again != found.outcome:
             answer.verdict = "not-deterministic"
             answer.evidence.append(
                 f"the same compile gave {_said(found.outcome)} and then {_said(again)}: the search proves nothing"
             )
+            return None
         fuel = start + found.position
         answer.evidence.append(
             f"decision {fuel - 1} of {guilty.name} makes it: {_said(found.outcome)} with it, not without it"
         )
         answer.cures.append(f"--fuel {guilty.name}={fuel - 1}")
         answer.cures.append(f"--disable-passes {guilty.name}:{guilty.occurrence}")
-        return self._finish(answer, skip, handlers, guilty, fuel, steps)
+        return fuel
+
+    def _partners(
+        self, subject: CoreSubject, answer: Answer, runs: Sequence[PassRun], skip: tuple[int, ...], suffix: str
+    ) -> None:
+        """Earlier runs without which the guilty one does no harm."""
+        guilty, earlier = runs[-1], runs[:-1]
+        if not earlier:
+            return
+
+        def cured(members: frozenset[int]) -> Choice:
+            off = tuple(earlier[at].pass_id for at in sorted(members))
+            return Choice((*off, *skip), is_there=(guilty.pass_id, guilty.name))
+
+        def ask(members: frozenset[int]) -> Outcome:
+            return self._ask(subject, cured(members))
+
+        def many(sets: Sequence[frozenset[int]]) -> list[Outcome]:
+            return self._ask_all(subject, [cured(one) for one in sets])
+
+        members, _ = smallest_cure(len(earlier), ask, f"partner{suffix}", self._saw, many, self.prober.ways)
+        if not members:
+            return
+        # Each of several that cure only together is enough by itself: the first is told, the others beside it.
+        partner = earlier[min(members)]
+        answer.pair = (_name(partner), _name(guilty))
+        answer.evidence.append(
+            f"{_name(guilty)} does it only after {' or '.join(_name(earlier[at]) for at in sorted(members))}: with that "
+            "off, the result is right"
+        )
 
     # ---------------------------------------------------------------- probes
-    def _probe(self, *, skip: Iterable[int] = (), handlers: Iterable[GateHandler] = ()) -> Outcome:
-        module, _, failed = self.subject.compile(skip=skip, handlers=handlers)
-        return failed if failed is not None else self.oracle.judge(module)
+    def _ask(self, subject: CoreSubject, choice: Choice) -> Outcome:
+        return self._ask_all(subject, [choice])[0]
 
-    def _watcher(self, steps: list[Step]) -> Callable[[Step], None]:
-        def watch(step: Step) -> None:
-            steps.append(step)
-            if self.watch is not None:
-                self.watch(step)
+    def _ask_all(self, subject: CoreSubject, choices: Sequence[Choice]) -> list[Outcome]:
+        source = subject.recipe if self.prober.ways > 1 and subject.recipe is not None else subject
+        return self.prober.ask([CoreTask(source, choice, self._judge) for choice in choices])
 
-        return watch
+    def _steady(self, subject: CoreSubject, choices: Sequence[Choice], answer: Answer) -> bool:
+        """Whether the probes on both sides of the turning point come out the same again."""
+        if self.oracle.evaluates:
+            return True  # the same computation in the same process
+        for choice in choices:
+            kinds = [self._ask(subject, replace(choice, again=number)).kind for number in range(REPEATS + 1)]
+            if len(set(kinds)) > 1:
+                answer.verdict = "not-deterministic"
+                told = ", ".join(f"{kinds.count(kind)} times {kind}" for kind in dict.fromkeys(kinds))
+                answer.evidence.append(f"the same compile was judged {told}, in {len(kinds)} runs: nobody is accused")
+                return False
+        answer.evidence.append(
+            f"both probes at the turning point gave the same in {REPEATS + 1} runs: {confidence(REPEATS + 1)}"
+        )
+        return True
 
-    def _asked(self, guilty: PassRun, skip: range) -> int:
-        _, context, _ = self.subject.compile(skip=skip)
-        return next((run.asked for run in context.runs if run.pass_id == guilty.pass_id), 0)
+    def _saw(self, step: Step) -> None:
+        self._steps.append(step)
+        if self.watch is not None:
+            self.watch(step)
 
-    def _runs_before(self, guilty: PassRun) -> list[PassRun]:
-        _, context, _ = self.subject.compile(skip=range(guilty.pass_id, guilty.pass_id + 1))
-        return [run for run in context.runs if run.name == guilty.name and run.pass_id < guilty.pass_id]
-
-    def _no_fault(self, error: NoFault, steps: list[Step], failed: Outcome | None) -> Answer:
+    def _no_fault(self, error: NoFault, failed: Outcome | None) -> Answer:
         if error.where == "absent":
             verdict: Verdict = "no-difference"
             said = "the whole compile gives the right result"
@@ -187,31 +224,28 @@ class CoreSearch:
         else:
             verdict = "cannot-tell"
             said = f"the oracle gave no answer: {error.outcome.detail}"
-        answer = Answer(verdict, evidence=[said], probes=_report(steps))
+        answer = Answer(verdict, evidence=[said])
         if failed is not None:
             answer.evidence.append(failed.detail)
         return answer
 
     # ---------------------------------------------------------------- the ledger of the guilty compile
     def _finish(
-        self,
-        answer: Answer,
-        skip: range,
-        handlers: tuple[GateHandler, ...],
-        guilty: PassRun,
-        fuel: int | None,
-        steps: list[Step],
+        self, subject: CoreSubject, answer: Answer, skip: tuple[int, ...], guilty: PassRun, fuel: int | None
     ) -> Answer:
         """Compile once more with the ledger on, and read the culprit's event from it."""
-        answer.probes = _report(steps)
+        witness = _Witness(guilty.name, -1 if fuel is None else fuel - 1)
+        handlers: list[GateHandler] = [witness]
+        if fuel is not None:
+            handlers.append(DecisionFilter("refuse", guilty.name, range(fuel, _MANY)))
         with tempfile.TemporaryDirectory(prefix="hloscope-") as folder:
-            path = self.ledger or os.path.join(folder, "bisect.ledger")
-            info = RunInfo("core", version(), None, self.subject.target, None, self.subject.path)
-            witness = _Witness(guilty.name, -1 if fuel is None else fuel - 1)
+            first = self.ledger is not None and not os.path.exists(self.ledger)
+            path = self.ledger if self.ledger and (first or self.force) else os.path.join(folder, "bisect.ledger")
+            info = RunInfo("core", version(), None, subject.target, None, subject.path)
             with LedgerWriter(path, info, force=self.force) as writer:
-                writer.begin_module(self.subject.module.name)
-                self.subject.compile(skip=skip, handlers=(witness, *handlers), ledger=writer)
-                for step in steps:
+                writer.begin_module(subject.module.name)
+                made, _, _ = subject.compile(skip=skip, handlers=handlers, ledger=writer)
+                for step in self._steps:
                     writer.emit(
                         BisectProbe(
                             verdict=step.outcome.kind, level=step.level, low=step.low, high=step.high, tried=step.tried
@@ -228,26 +262,45 @@ class CoreSearch:
                         and one.fuel == witness.ordinal
                     ):
                         event = one
+        culprit = Culprit(subject.path, guilty.name, guilty.pipeline, guilty.occurrence, stage)
         if fuel is not None:
-            answer.culprits.append(
-                Culprit(
-                    file=self.subject.path,
-                    pass_name=guilty.name,
-                    pipeline=guilty.pipeline,
-                    occurrence=guilty.occurrence,
-                    stage=stage,
-                    fuel=fuel,
-                    decision=witness.identity,
-                    rule=witness.rule,
-                    instruction=witness.instruction,
-                    # A pass that crashes leaves the decision open, so it has no event.
-                    produced=event.produced if event is not None else (),
-                    sentence=event.sentence() if event is not None else f"{witness.rule} on {witness.instruction}",
-                )
+            culprit = replace(
+                culprit,
+                fuel=fuel,
+                decision=witness.identity,
+                rule=witness.rule,
+                instruction=witness.instruction,
+                # A pass that crashes leaves the decision open, so it has no event.
+                produced=event.produced if event is not None else (),
+                sentence=event.sentence() if event is not None else f"{witness.rule} on {witness.instruction}",
             )
-        else:
-            answer.culprits = [replace(one, stage=stage) for one in answer.culprits]
+        if answer.verdict != "not-deterministic":
+            answer.culprits.append(culprit)
+        self._texts(subject, answer, skip, guilty, fuel, made)
         return answer
+
+    def _texts(
+        self,
+        subject: CoreSubject,
+        answer: Answer,
+        skip: tuple[int, ...],
+        guilty: PassRun,
+        fuel: int | None,
+        made: object,
+    ) -> None:
+        """Files for the bundle: the module before and after the one decision."""
+        from hloscope.core.text import print_module
+
+        if fuel is None:
+            before, _, _ = subject.compile(skip=(guilty.pass_id, *skip))
+        else:
+            handler = DecisionFilter("refuse", guilty.name, range(fuel - 1, _MANY))
+            before, _, _ = subject.compile(skip=skip, handlers=(handler,))
+        answer.texts.setdefault("module.hlo", print_module(subject.module))
+        answer.texts.setdefault("before.hlo", print_module(before))
+        if type(made) is type(before):
+            answer.texts.setdefault("after.hlo", print_module(made))
+        self.oracle.add_arrays(answer.arrays)
 
 
 class _Witness:
@@ -275,6 +328,22 @@ def _candidates(context: PassContext) -> list[PassRun]:
         for run in context.runs
         if not run.is_pipeline and run.name != PIPELINE_START and (run.changed or run.error is not None or run.touched)
     ]
+
+
+def _asked(subject: CoreSubject, guilty: PassRun, skip: tuple[int, ...]) -> int:
+    _, context, _ = subject.compile(skip=skip)
+    return next((run.asked for run in context.runs if run.pass_id == guilty.pass_id), 0)
+
+
+def _runs_before(subject: CoreSubject, guilty: PassRun) -> list[PassRun]:
+    _, context, _ = subject.compile(skip=range(guilty.pass_id, guilty.pass_id + 1))
+    return [run for run in context.runs if run.name == guilty.name and run.pass_id < guilty.pass_id]
+
+
+def _verdict(outcome: Outcome) -> Verdict:
+    if outcome.kind == "failed":
+        return "compile-failure"
+    return "unsafe-buffers" if outcome.aspect == "buffers" else "wrong-stage"
 
 
 def _report(steps: list[Step]) -> list[Probe]:

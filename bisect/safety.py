@@ -1,0 +1,136 @@
+"""What evaluation cannot see: orders that were lost, layouts that do not fit, storage that is shared wrongly.
+
+An evaluator computes values in any order that dependences allow and gives every value memory of its own. So a pass that
+drops a control edge, leaves a layout behind, or makes a fusion that reads what it has overwritten computes the right
+thing there and the wrong thing in an executable. These checks look at the module itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hloscope.core.errors import HloscopeError, InternalError
+from hloscope.core.hlo.verifier import verify
+from hloscope.core.hlo.verifier.options import VerifierOptions, uses_tiles
+from hloscope.core.passes.context import PassContext
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from hloscope.core.hlo.instruction import HloInstruction
+    from hloscope.core.hlo.module import HloModule
+
+_IN_PLACE = frozenset({"dynamic-update-slice", "scatter", "fusion", "while", "conditional", "sort", "async-start"})
+"""Opcodes that may write over an operand, or whose parts share storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsafe:
+    """One thing that is wrong without being a wrong value."""
+
+    kind: str
+    """``order``, ``layout`` or ``buffers``."""
+    instruction: str
+    sentence: str
+
+
+# ---------------------------------------------------------------- orders
+def control_edges(module: HloModule) -> list[tuple[HloInstruction, HloInstruction]]:
+    """All control edges, the earlier instruction first."""
+    return [
+        (before, after)
+        for computation in module.computations
+        for after in computation
+        for before in after.control_predecessors
+    ]
+
+
+def lost_orders(before: HloModule, after: HloModule) -> list[Unsafe]:
+    """Control edges of one module between instructions that the other still has, and that nothing orders there."""
+    edges = control_edges(before)
+    if not edges:
+        return []
+    places: dict[str, HloInstruction] = {one.name: one for one in after.instructions()}
+    found: list[Unsafe] = []
+    for first, second in edges:
+        one, other = places.get(first.name), places.get(second.name)
+        if one is None or other is None or one.parent is not other.parent:
+            continue
+        if (one.opcode, other.opcode) != (first.opcode, second.opcode) or _ordered(one, other, after):
+            continue
+        found.append(
+            Unsafe("order", other.name, f"nothing orders %{other.name} after %{one.name} any more, as a control edge did")
+        )
+    return found
+
+
+def _ordered(one: HloInstruction, other: HloInstruction, module: HloModule) -> bool:
+    if module.is_scheduled:
+        sequence = list(one.parent)
+        return sequence.index(one) < sequence.index(other)
+    seen: set[HloInstruction] = set()
+    stack = [other]
+    while stack:
+        node = stack.pop()
+        if node is one:
+            return True
+        if node not in seen:
+            seen.add(node)
+            stack.extend((*node.operands, *node.control_predecessors))
+    return False
+
+
+# ---------------------------------------------------------------- layouts
+def layout_faults(module: HloModule) -> list[Unsafe]:
+    """What the verifier says only where layouts count: for a module whose layouts are assigned.
+
+    Tiled layouts are those of a backend whose rules are not known; nothing is said of them.
+    """
+    if uses_tiles(module):
+        return []
+    plain = {(one.code, one.instruction) for one in verify(module, VerifierOptions())}
+    strict = verify(module, VerifierOptions(layout_sensitive=True, restrict_layout_changes=True))
+    return [
+        Unsafe("layout", one.instruction or module.entry.root.name, one.message)
+        for one in strict
+        if (one.code, one.instruction) not in plain
+    ]
+
+
+# ---------------------------------------------------------------- buffers
+def shares_wrongly(module: HloModule, target: str | None) -> list[Unsafe]:
+    """Wrong sharing in the storage that our own assignment gives the module.
+
+    One that has no schedule yet gets copies and a schedule first, on a clone. Empty where nothing could be shared
+    wrongly, and where the module cannot be assigned (a TPU's).
+    """
+    if not any(one.opcode in _IN_PLACE for one in module.instructions()):
+        return []
+    from hloscope.core.analysis.live_range import HloLiveRange
+    from hloscope.core.buffers.assignment import assign_buffers, backend_of
+    from hloscope.core.buffers.copy_insertion import CopyInsertion
+    from hloscope.core.buffers.hazards import HAZARDS, find_hazards, places_of
+    from hloscope.core.schedule.memory_scheduler import HloMemoryScheduler
+
+    try:
+        own = module.clone()
+        if not own.is_scheduled:
+            context = PassContext(target=target or "cpu")
+            CopyInsertion().run(own, context)
+            HloMemoryScheduler().run(own, context)
+        assignment = assign_buffers(own, backend_of(target))
+        found = find_hazards(assignment.analysis, HloLiveRange(assignment.analysis), places_of(assignment))
+    except (HloscopeError, InternalError):
+        return []
+    return [
+        Unsafe("buffers", one.instruction, f"%{one.instruction}: {HAZARDS[one.code]}: {one.message}")
+        for one in found
+        if one.severity == "error"
+    ]
+
+
+def first_new(found: Collection[Unsafe], known: Collection[Unsafe]) -> Unsafe | None:
+    """The first of some findings that is not known already, by kind and instruction."""
+    old = {(one.kind, one.instruction) for one in known}
+    return next((one for one in found if (one.kind, one.instruction) not in old), None)

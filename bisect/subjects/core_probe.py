@@ -1,0 +1,223 @@
+"""One probe of our own compiler: a compile with some runs skipped and some decisions refused, and what it makes.
+
+Everything here can be pickled, so that the probe may be made in another process or on another machine.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from hloscope.bisect.journal import digest
+from hloscope.bisect.safety import Unsafe, first_new, layout_faults, lost_orders, shares_wrongly
+from hloscope.bisect.search import Outcome
+from hloscope.core.errors import HloscopeError
+from hloscope.core.passes.context import PassContext
+from hloscope.core.passes.flags import PassFlags
+from hloscope.core.passes.gate import DecisionFilter, GateHandler
+from hloscope.core.passes.pipelines import compile_module, named_pipeline, transforms_pipeline
+from hloscope.core.passes.registry import Registry
+from hloscope.core.text import load_module, print_module
+
+if TYPE_CHECKING:
+    from hloscope.bisect.oracles import Oracle
+    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.ledger import LedgerWriter
+    from hloscope.core.passes.interface import HloPass
+
+_MANY = 1 << 62
+
+
+@dataclass(frozen=True)
+class CoreSubject:
+    """One module, the passes to run on it, and how they are set."""
+
+    module: HloModule
+    """Left as it is: every compile works on a copy."""
+    path: str
+    """The file it was read from."""
+    pipeline: Callable[[], list[HloPass]]
+    """Makes the passes anew; a pipeline runs once."""
+    registry: Registry
+    flags: PassFlags
+    target: str = "cpu"
+    recipe: Recipe | None = None
+    """How another process makes the same subject; None where only this one can."""
+    memo: dict[str, Outcome] = field(default_factory=dict[str, Outcome], compare=False)
+    """Judgements of compiled modules by their content."""
+
+    def without(self, name: str) -> CoreSubject:
+        """The same with all runs of a pass off."""
+        flags = replace(self.flags, xla_disable_hlo_passes=(*self.flags.xla_disable_hlo_passes, name))
+        recipe = None if self.recipe is None else replace(self.recipe, disabled=flags.xla_disable_hlo_passes)
+        return replace(self, flags=flags, recipe=recipe, memo=self.memo)
+
+    def compile(
+        self,
+        *,
+        skip: Iterable[int] = (),
+        handlers: Iterable[GateHandler] = (),
+        ledger: LedgerWriter | None = None,
+    ) -> tuple[HloModule, PassContext, Outcome | None]:
+        """Compile a copy with some pass runs skipped and some decisions refused.
+
+        Returns the module, the context with its runs, and a failed outcome where a pass or a checker raised.
+        """
+        module = self.module.clone()
+        entries = tuple(f"@{number}" for number in skip)
+        flags = replace(self.flags, xla_disable_hlo_passes=(*self.flags.xla_disable_hlo_passes, *entries))
+        context = PassContext(ledger, None, flags, self.target, handlers=handlers)
+        try:
+            compile_module(module, self.pipeline(), context, self.registry)
+        except HloscopeError as error:
+            return module, context, Outcome("failed", str(error))
+        except (Exception, SystemExit) as error:
+            # A pass that crashes is an outcome of the probe, not an end of the search.
+            return module, context, Outcome("failed", f"{_where(context)}{type(error).__name__}: {error}")
+        return module, context, None
+
+
+def _where(context: PassContext) -> str:
+    failed = [run for run in context.runs if run.error is not None and not run.is_pipeline]
+    return f"{failed[-1].name} raised " if failed else ""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A subject as texts."""
+
+    text: str
+    path: str
+    passes: str | None
+    pipeline: str | None
+    plugins: tuple[tuple[str, str], ...] = ()
+    """Path and content of each plugin file."""
+    disabled: tuple[str, ...] = ()
+    target: str = "cpu"
+
+    def registry(self) -> Registry:
+        """The registry with the plugins loaded. Raises UsageError where one cannot be."""
+        registry = Registry()
+        for path, text in self.plugins:
+            try:
+                with open(path, encoding="utf-8") as file:
+                    same = file.read() == text
+            except OSError:
+                same = False
+            if same:
+                registry.load_plugin(path)
+                continue
+            # Another machine: the file has travelled as its text.
+            with tempfile.TemporaryDirectory(prefix="hloscope-") as folder:
+                copy = os.path.join(folder, os.path.basename(path))
+                with open(copy, "w", encoding="utf-8") as out:
+                    out.write(text)
+                registry.load_plugin(copy)
+        return registry
+
+    def subject(self, registry: Registry | None = None) -> CoreSubject:
+        """The subject. Raises a HloscopeError for text and names that cannot be read."""
+        table = self.registry() if registry is None else registry
+        passes, pipeline = self.passes, self.pipeline
+
+        def make() -> list[HloPass]:
+            if passes is None:
+                return named_pipeline(pipeline or "cpu", table)
+            return transforms_pipeline(table.make_all(passes), table)
+
+        make()  # a wrong name is said before anything runs
+        flags = PassFlags(xla_disable_hlo_passes=self.disabled)
+        return CoreSubject(load_module(self.text, self.path), self.path, make, table, flags, self.target, self)
+
+
+@lru_cache(maxsize=4)
+def _subject_of(recipe: Recipe) -> CoreSubject:
+    return recipe.subject()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one probe leaves out."""
+
+    off: tuple[int, ...] = ()
+    """Ids of the runs that are skipped."""
+    refuse: tuple[str, int] | None = None
+    """A pass, and the first of its decisions that is refused."""
+    is_there: tuple[int, str] | None = None
+    """A run that the probe is about: where another one has its id, the probe says nothing."""
+    again: int = 0
+    """Tells repeats of one probe apart."""
+
+    @property
+    def key(self) -> str:
+        """Names the choice."""
+        return digest(repr(self))
+
+
+@dataclass(frozen=True)
+class CoreJudge:
+    """Says of a compiled module whether it is right: its values first, then what values do not show."""
+
+    oracle: Oracle
+    values_only: bool = False
+    """Look at nothing but what the oracle says."""
+    known: tuple[Unsafe, ...] = ()
+    """What is wrong with the module as it came."""
+
+    def judge(self, subject: CoreSubject, module: HloModule, context: PassContext) -> Outcome:
+        """The judgement; the same for the same content."""
+        layouts = any(run.name == "layout-assignment" and run.changed for run in context.runs)
+        text = print_module(module)
+        key = digest(text, str(layouts))
+        found = subject.memo.get(key)
+        if found is None:
+            found = self._judge(subject, module, layouts)
+            subject.memo[key] = found
+        return found
+
+    def _judge(self, subject: CoreSubject, module: HloModule, layouts: bool) -> Outcome:
+        seen = self.oracle.judge(module)
+        if seen.kind != "right" or self.values_only:
+            return seen
+        unsafe = [*lost_orders(subject.module, module)]
+        if layouts:
+            unsafe += layout_faults(module)
+        new = first_new(unsafe, self.known)
+        if new is None:
+            new = first_new(shares_wrongly(module, subject.target), self.known)
+        return seen if new is None else Outcome("wrong", new.sentence, aspect=new.kind)
+
+
+@dataclass(frozen=True)
+class CoreTask:
+    """One probe."""
+
+    source: CoreSubject | Recipe
+    choice: Choice
+    judge: CoreJudge
+
+    @property
+    def key(self) -> str:
+        """Names the probe within its search."""
+        flags = self.source.disabled if isinstance(self.source, Recipe) else self.source.flags.xla_disable_hlo_passes
+        return digest(self.choice.key, *flags)
+
+    def run(self) -> Outcome:
+        """Compile and judge."""
+        subject = _subject_of(self.source) if isinstance(self.source, Recipe) else self.source
+        choice = self.choice
+        handlers = ()
+        if choice.refuse is not None:
+            handlers = (DecisionFilter("refuse", choice.refuse[0], range(choice.refuse[1], _MANY)),)
+        if choice.again:
+            subject.memo.clear()
+        module, context, failed = subject.compile(skip=choice.off, handlers=handlers)
+        if choice.is_there is not None:
+            number, name = choice.is_there
+            if number > len(context.runs) or context.runs[number - 1].name != name:
+                return Outcome("unknown", f"run {number} is not {name} any more")
+        return failed if failed is not None else self.judge.judge(subject, module, context)

@@ -45,6 +45,8 @@ batched_gather_scatter_normalizer passes.expand.indices:BatchedGatherScatterNorm
     writes batching dimensions of gathers and scatters out
 batchnorm_expander passes.expand.elementary:BatchNormExpander
     batch normalization by its formulas
+broadcast_canonicalizer passes.layout_cleanup:BroadcastCanonicalizer
+    broadcasts with ascending dimensions
 buffer-assignment buffers.assignment_pass:BufferAssignmentPass
     gives every value of a scheduled module its address
 call-inliner passes.call_inliner:CallInliner
@@ -115,7 +117,7 @@ float-normalization-u4 passes.expand.float_normalization:u4
     operations in u4 computed in a wider type
 fusion fusion.cpu.instruction_fusion:CpuInstructionFusion
     XLA:CPU's instruction fusion: producers into the loops that read them
-fusion-wrapper fusion.cpu.wrapper:CpuFusionWrapper
+fusion-wrapper fusion.wrapper:FusionWrapper
     gives lone loop instructions a fusion of their own
 gather_expander passes.expand.indices:GatherExpander
     writes gathers of one slice out
@@ -129,6 +131,8 @@ hlo-verifier passes.invariants:HloVerifier
     checks the invariants of the module
 layout-assignment layout.assignment:LayoutAssignment
     gives every array a layout and adds the copies it costs
+layout_normalization layout.normalization:LayoutNormalization
+    writes arrays with the slowest dimension first, copies as transposes
 logistic-expander passes.expand.elementary:LogisticExpander
     the logistic function by its formula
 loop-schedule-linearizer buffers.loop_schedule_linearizer:LoopScheduleLinearizer
@@ -139,12 +143,22 @@ multi_output_fusion fusion.gpu.multi_output_fusion:MultiOutputFusion
     kernels that read the same values as one with several results
 operand_upcaster passes.expand.contractions:OperandUpcaster
     operands of products in the type of the result
+optimize_input_output_buffer_alias passes.donation:OptimizeInputOutputBufferAlias
+    donated parameters as the memory of outputs of their size
+post-scheduling-copy-insertion buffers.late_copies:PostSchedulingCopyInsertion
+    copies that the schedule makes needless go
 priority-fusion fusion.gpu.priority_fusion:PriorityFusion
     fuses first what saves most time by the GPU's cost model
+propagate-call-metadata passes.finishing:PropagateCallMetadata
+    names of calls before those of what they call
+reduce-decomposer passes.layout_cleanup:ReduceDecomposer
+    reductions that keep the order of what they read
 reduce-window-resizer passes.expand.windows:ReduceWindowResizer
     windows over vectors as windows over matrices
 reduce-window-rewriter passes.expand.windows:ReduceWindowRewriter
     long scans in two levels
+rename_fusions fusion.gpu.wrapper:RenameFusions
+    names of fusions that say what they are built around
 reshape-decomposer layout.reshape_decomposer:ReshapeDecomposer
     reshapes as bitcasts, with copies where bytes must move
 reshape-mover passes.reshape_mover:ReshapeMover
@@ -155,6 +169,8 @@ rng-bit-generator-expander passes.expand.random_bits:RngBitGeneratorExpander
     random bits by integer arithmetic
 rng-expander passes.expand.random_bits:RngExpander
     random numbers by integer arithmetic
+sanitize-constant-names passes.finishing:SanitizeConstantNames
+    names of constants that a linker takes
 scatter_expander passes.expand.indices:ScatterExpander
     writes scatters of one window out
 scatter_simplifier passes.expand.indices:ScatterSimplifier
@@ -173,6 +189,8 @@ simplify-while-loops passes.loops.simplifier:WhileLoopSimplifier
     drops dead state, loops of no or one trip, counters
 slice-sinker passes.simple:SliceSinker
     one operation for several on slices of a value
+small-while-loop-hoisting passes.finishing:SmallWhileLoopHoisting
+    loops of few bytes as one call
 topk-decomposer passes.expand.topk:TopkDecomposer
     topk by sorting
 topk-rewriter passes.expand.topk:TopkRewriter
@@ -183,6 +201,10 @@ tree_reduction_rewriter passes.expand.windows:TreeReductionRewriter
     long reductions in steps of 32
 triangular_solve_expander passes.expand.linear_algebra:TriangularSolveExpander
     triangular systems as loops
+triton-gemm-rewriter fusion.gpu.gemm_fusion:GemmFusion
+    dots with what is worth computing beside them as Triton kernels
+triton-softmax-rewriter fusion.gpu.softmax_rewriter:SoftmaxRewriterTriton
+    normalizations as Triton kernels where that is faster
 tuple-simplifier passes.tuple_simplifier:TupleSimplifier
     takes values past tuples
 while-loop-constant-sinking passes.loops.motion:WhileLoopConstantSinking

@@ -1,12 +1,12 @@
 """``layout_normalization``: dimension orders become orders of dimensions, so that every layout is row-major.
 
-After it an instruction in layout ``{0,1}`` works on the array with its dimensions swapped, in ``{1,0}``, between bitcasts
-that move nothing; and a ``copy`` between two layouts has become the ``transpose`` that it is in memory. Instructions
-whose result and operands are row-major stay as they are.
+After it an instruction in layout ``{0,1}`` works on the array with its dimensions swapped, in ``{1,0}``, between
+bitcasts that move nothing; and a ``copy`` between two layouts has become the ``transpose`` that it is in memory.
+Instructions whose result and operands are row-major stay as they are.
 
 Every value that the walk has passed is row-major or a bitcast of a row-major one. An operation with a rule (see
-`normalize.RULES`) moves below the bitcasts of its operands; any other one keeps its shape and gets a pair of bitcasts behind
-it. A rule that is refused falls back to that pair, so that each rewrite can be switched off alone.
+`normalize.RULES`) moves below the bitcasts of its operands; any other one keeps its shape and gets a pair of bitcasts
+behind it. A rule that is refused falls back to that pair, so that each rewrite can be switched off alone.
 Source: ``openxla/xla:xla/service/layout_normalization.cc``, ``xla/service/gpu/conv_layout_normalization.cc``.
 """
 
@@ -50,6 +50,7 @@ class LayoutNormalization:
             walk.run()
             changed |= walk.changed
         return changed
+
 
 MAY_GIVE_TUPLES = ("scatter", "custom-call")
 """Opcodes whose rules take tuples of results."""

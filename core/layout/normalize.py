@@ -54,7 +54,6 @@ class Normal:
     """Old and new shape, and what moves."""
 
 
-
 # ---------------------------------------------------------------- shapes
 def is_row_major(shape: Shape) -> bool:
     """An array whose last dimension is the fastest; one without a layout counts as such."""

@@ -31,6 +31,7 @@ from hloscope.core.ledger.events import FusionDecision
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hloscope.core.analysis.device import DeviceDescription
     from hloscope.core.fusion.decision import Decision
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.module import HloModule
@@ -53,10 +54,15 @@ class MultiOutputFusion:
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         device = load_device(self.device or (ctx.target if ctx.target not in ("cpu", "gpu", "tpu", "") else None))
-        changed = False
-        for computation in fusible_computations(module):
-            changed |= _Computation(computation, ctx, GpuModel(device)).run()
-        return changed
+        return run_multi_output_fusion(module, ctx, device)
+
+
+def run_multi_output_fusion(module: HloModule, ctx: PassContext, device: DeviceDescription) -> bool:
+    """Run the pass on a module, in place; returns whether anything was fused."""
+    changed = False
+    for computation in fusible_computations(module):
+        changed |= _Computation(computation, ctx, GpuModel(device)).run()
+    return changed
 
 
 class _Computation:

@@ -73,6 +73,7 @@ class _Run:
                 diamond = match_diamond(one, self._device)
                 if isinstance(diamond, Diamond):
                     found.append(diamond)
+                    self._name()  # XLA makes a fusion to see whether it can be tiled, and drops it
                 elif diamond.code not in ("root_is_not_elementwise_binary",):
                     self._refuse(one, None, diamond)
         changed = False
@@ -86,7 +87,7 @@ class _Run:
         root = diamond.root
         body, operands = _body_of(diamond)
         fusion = HloInstruction(
-            "fusion", root.shape, operands, name=NAME, attrs={"kind": "kCustom"}, called={"calls": body}
+            "fusion", root.shape, operands, name=self._name(), attrs={"kind": "kCustom"}, called={"calls": body}
         )
         fusion.set_attr("backend_config", json.dumps({"fusion_backend_config": {"kind": TRITON}}))
         self._module.add_computation(body, first=True)
@@ -101,7 +102,7 @@ class _Run:
             return False
         set_triton(fusion, tiling)
         name, home = root.name, root.parent
-        home.add(fusion)
+        home.add(fusion, keep_name=True)
         home.replace(root, fusion, relay_control=True)
         step.done(fusion, detail=f"{len(body) - len(operands)} instructions up to {name}")
         if self._ctx.ledger.enabled:
@@ -112,6 +113,9 @@ class _Run:
                 fuel=step.question.ordinal if step.question is not None else None,
             ))  # fmt: skip
         return True
+
+    def _name(self) -> str:
+        return self._module.instruction_names.unique(NAME)
 
     def _decide(self, fusion: HloInstruction) -> TiledRunTime | Decision:
         tiling = best_tiling(self._device, FusionView(fusion))

@@ -8,16 +8,19 @@ refused gets memory of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.dataflow_values import index_text
 from hloscope.core.buffers.assignment import assign_buffers, backend_of
 from hloscope.core.buffers.memory_map import map_of_assignment
+from hloscope.core.buffers.report_text import buffer_assignment_text, live_range_text, memory_usage_text, values_text
+from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import UsageError
 from hloscope.core.ledger.events import BufferPlacement, BufferRefusal, MemoryPeak
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from hloscope.core.analysis.alias import HloBuffer
     from hloscope.core.analysis.dataflow_values import HloValue
@@ -29,6 +32,15 @@ if TYPE_CHECKING:
     from hloscope.core.passes.context import PassContext
 
 _SHOWN_GAPS = 12
+REPORTS: Mapping[FileKind, Callable[[BufferAssignment], str]] = MappingProxyType(
+    {
+        FileKind.BUFFER_ASSIGNMENT: buffer_assignment_text,
+        FileKind.BUFFER_VALUES: values_text,
+        FileKind.LIVE_RANGE: live_range_text,
+        FileKind.MEMORY_USAGE: memory_usage_text,
+    }
+)
+"""XLA's four memory reports, in the order in which it writes them."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,8 @@ class BufferAssignmentPass:
         )
         if ctx.ledger.enabled:
             record(assignment, ctx.ledger)
+        if ctx.ledger.enabled or (ctx.dumps is not None and ctx.dumps.enabled):
+            ctx.reports.update((kind, text(assignment)) for kind, text in REPORTS.items())
         return False
 
 

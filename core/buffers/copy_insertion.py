@@ -49,10 +49,17 @@ class CopyInsertion:
         not flat."""
         info = GpuAliasInfo() if ctx.target not in ("cpu", "core") else AliasInfo()
         add_copies(module, info, ctx)
+        self._dump(module, ctx, "after adding copies to resolve interference")
         remove_unnecessary_copies(module, info, ctx, self.region_analysis_limit)
+        self._dump(module, ctx, "after removing unnecessary copies")
         add_special_case_copies(module, info, ctx)
+        self._dump(module, ctx, "after adding special-case copies")
         clean_up(module)
         return True
+
+    def _dump(self, module: HloModule, ctx: PassContext, step: str) -> None:
+        if ctx.dumps is not None:
+            ctx.dumps.write_inside(module, self.name, step)
 
 
 # ---------------------------------------------------------------- step 1

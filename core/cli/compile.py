@@ -132,7 +132,7 @@ def _with_core(
     from hloscope.core.passes.dump_writer import DumpWriter
     from hloscope.core.passes.flags import PassFlags
     from hloscope.core.passes.fuel import Fuel
-    from hloscope.core.passes.pipelines import PIPELINES, check_names, compile_module, named_pipeline
+    from hloscope.core.passes.pipelines import PIPELINES, check_names, compile_module, whole_pipeline
     from hloscope.core.passes.registry import Registry
     from hloscope.core.text import load_module
     from hloscope.core.version import version
@@ -149,13 +149,15 @@ def _with_core(
         settings = settings.parse(flags)
     if disable is not None:
         settings = replace(settings, xla_disable_hlo_passes=(*settings.xla_disable_hlo_passes, *disable.split(",")))
-    pipelines = named_pipeline(target.backend, registry)
+    pipelines = whole_pipeline(target.backend, registry)
     # Names and text are checked before any file is made.
     check_names(pipelines, PassContext(fuel=Fuel.parse(fuel), flags=settings), registry)
     program = load_module(_first_stage(path, module), path=path)
     dumps = None
     if dump_to is not None:
-        dumps = DumpWriter(dump_to, settings, program.name, target=target.backend, force=force)
+        dumps = DumpWriter(
+            dump_to, settings, program.name, target=target.backend, prefix=_dump_prefix(target), force=force
+        )
     info = RunInfo(kind="core", tool_version=version(), target=target.name, flags=flags, source=path)
     with LedgerWriter(output, info, force=force) as writer:
         writer.begin_module(program.name)
@@ -163,3 +165,14 @@ def _with_core(
         with registry.plugin_faults():
             result = compile_module(program, pipelines, ctx, registry)
     say_notes(result.warnings)
+
+
+def _dump_prefix(target: Target) -> str | None:
+    """What stands before the last dump point's name: a GPU's compute capability, as XLA writes it."""
+    if target.backend != "gpu":
+        return None
+    from hloscope.core.analysis.device import load_device, parse_device
+
+    device = load_device(target.name) if target.config is None else parse_device(target.config)
+    major, minor = device.compute_capability
+    return f"sm_{major}.{minor}{'a' if major >= 9 else ''}_gpu_"

@@ -108,19 +108,20 @@ def _show_list(registry: Registry, as_json: bool) -> int:
     rows: list[Mapping[str, object]] = [
         {"kind": "pass", "name": name, "description": text} for name, text in registry.describe()
     ]
-    rows.extend({"kind": "pipeline", "name": name, "description": row[1]} for name, row in PIPELINES.items())
+    rows.extend({"kind": "pipeline", "name": name, "description": one.description} for name, one in PIPELINES.items())
     emit_table(rows, [Column("kind"), Column("name"), Column("description")], TableOptions(json=as_json))
     return 0
 
 
 def _chosen_passes(passes: str | None, pipeline: str | None, until: str | None, registry: Registry) -> list[HloPass]:
-    from hloscope.core.passes.pipelines import cut_before, named_pipeline, transforms_pipeline
+    from hloscope.core.passes.pipelines import cut_before, named_pipeline, transforms_pipeline, whole_pipeline
 
     if (passes is None) == (pipeline is None):
         raise UsageError("opt needs either --passes or --pipeline", hint="hloscope opt --list shows what there is")
     if pipeline is not None:
-        chosen = named_pipeline(pipeline, registry)
-        return chosen if until is None else cut_before(chosen, until)
+        if until is None:
+            return named_pipeline(pipeline, registry)
+        return cut_before(whole_pipeline(pipeline, registry), until)
     if until is not None:
         raise UsageError("--until cuts a --pipeline; --passes names its passes itself")
     made = registry.make_all(passes or "")

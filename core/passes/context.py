@@ -20,6 +20,7 @@ from hloscope.core.passes.gate import GateHandler, Lineage, Question, Refusal, S
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from hloscope.core.dumps.filenames import FileKind
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
@@ -92,6 +93,8 @@ class PassContext:
         """Name of the target: ``cpu``, ``gpu`` and so on."""
         self.dumps = dumps
         """Where pass dumps go; None for nowhere."""
+        self.reports: dict[FileKind, str] = {}
+        """Texts that belong to the final module, by kind; they go into the dump and the ledger with it."""
         self.lineage = Lineage()
         self.runs: list[PassRun] = []
         """All runs so far, by pass id."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hloscope.core.dumps.filenames import DumpName, FileKind, Point
@@ -19,13 +20,21 @@ from hloscope.core.hlo.attributes import quote
 from hloscope.core.text.printer import print_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.passes.context import PassRun
     from hloscope.core.passes.flags import PassFlags
 
 _UNSAFE = re.compile(r"[/\\\[\] ]")
+_REPORT_ENDS: Mapping[FileKind, str] = MappingProxyType(
+    {
+        FileKind.BUFFER_ASSIGNMENT: "-buffer-assignment.txt",
+        FileKind.BUFFER_VALUES: "-buffer-assignment-values.txt",
+        FileKind.LIVE_RANGE: "-live-range.txt",
+        FileKind.MEMORY_USAGE: "-memory-usage-report.txt",
+    }
+)
 EVERY_CHANGE = ".*"
 """The one pattern that leaves unchanged passes out."""
 
@@ -39,13 +48,16 @@ class DumpWriter:
 
     def __init__(
         self, directory: str, flags: PassFlags, module_name: str, *, module_id: int = 0, target: str = "cpu",
-        force: bool = False,
+        prefix: str | None = None, force: bool = False,
     ) -> None:  # fmt: skip
         self.directory = directory
         self.module_id = module_id
         self._module_name = sanitize(module_name)
         self._flags = flags
-        self._target = target
+        if prefix is None:
+            prefix = "cpu_" if target == "cpu" else "gpu_" if target.startswith("gpu") else ""
+        self._after = f"{prefix}{Point.AFTER.value}"
+        """Name of the last dump point; `prefix` is what stands before it, such as ``sm_9.0a_gpu_``."""
         self._force = force
         self._step = 0
         self._written: list[str] = []
@@ -99,14 +111,38 @@ class DumpWriter:
         self._step += 1
         return (self._write(name, print_module(module)),)
 
+    def write_inside(self, module: HloModule, pass_name: str, step_name: str) -> tuple[str, ...]:
+        """Write the module within a pass that has steps of its own, where the pass matches."""
+        if not self.enabled or self._pass_re is None or not self._pass_re.search(pass_name):
+            return ()
+        name = DumpName(
+            FileKind.STAGE, timestamp_us=self._timestamp, module_id=self.module_id, module_name=self._module_name,
+            point=Point.INSIDE, step=self._step, pipeline=sanitize(pass_name), bookend=sanitize(step_name),
+            extension=".txt",
+        )  # fmt: skip
+        self._step += 1
+        return (self._write(name, print_module(module)),)
+
     def write_before(self, module: HloModule) -> tuple[str, ...]:
         """Write the module as it came."""
         return self._bookend(module, "before_optimizations", Point.BEFORE)
 
     def write_after(self, module: HloModule) -> tuple[str, ...]:
         """Write the module as it goes."""
-        prefix = "cpu_" if self._target == "cpu" else "gpu_" if self._target.startswith("gpu") else ""
-        return self._bookend(module, f"{prefix}after_optimizations", Point.AFTER)
+        return self._bookend(module, self._after, Point.AFTER)
+
+    def write_report(self, kind: FileKind, text: str) -> str | None:
+        """Write a report on the final module beside it; its file's name, None where the flags leave this module out.
+
+        `kind` is one of the four memory reports.
+        """
+        if not self.enabled:
+            return None
+        name = DumpName(
+            kind, timestamp_us=self._timestamp, module_id=self.module_id, module_name=self._module_name,
+            point=Point.AFTER, bookend=self._after, extension=_REPORT_ENDS[kind],
+        )  # fmt: skip
+        return self._write(name, text)
 
     def write_metadata(self, runs: Iterable[PassRun]) -> tuple[str, ...]:
         """Write every run with its times, where the flag asks for it. Times are microseconds since 1970."""

@@ -1,8 +1,11 @@
 """The pipelines of the backends, each one function that reads top to bottom, and how a whole compile is run.
 
-They have XLA's names and nesting and hold the passes that exist here so far: the part through layout assignment.
-Source: ``openxla/xla:xla/service/cpu/cpu_compiler.cc#RunHloPassesThroughLayoutAssn``,
-``xla/service/gpu/gpu_compiler.cc#RunOptimizationPasses``.
+They have XLA's names and nesting and hold the passes that exist here: for each backend the part through layout
+assignment, and the rest, which ends with a schedule and the buffer assignment. Scheduling and assignment are no passes
+in XLA; here they are, in pipelines of their own.
+Source: ``openxla/xla:xla/service/cpu/cpu_compiler.cc#RunHloPassesThroughLayoutAssn, #RunHloPassesAfterLayoutAssn,
+#CompileCpuExecutable``, ``xla/service/gpu/gpu_compiler.cc#RunOptimizationPasses, #OptimizeHloPostLayoutAssignment,
+#RunPreSchedulingCopyInsertion, #RunPostSchedulingPipelines``.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import UsageError
+from hloscope.core.ledger.record import LedgerWriter
 from hloscope.core.passes.expand.float_normalization import WIDER
 from hloscope.core.passes.pipeline import HloPassFix, HloPassPipeline, pass_names
 from hloscope.core.passes.spelling import unknown
@@ -64,6 +68,15 @@ _GPU_BEFORE = (
     " logistic-expander conditional-canonicalizer dynamic-dimension-simplifier reduce-window-rewriter"
     " reduce-window-resizer"
 )
+
+_CPU_SIMPLIFY_LATE = "algsimp{is_layout_sensitive=true,executing_on_cpu=true} dce cse{is_layout_sensitive=true}"
+_GPU_ALGSIMP_LATE = (
+    "algsimp{is_layout_sensitive=true,enable_dot_strength_reduction=false,"
+    "enable_unconditional_reduce_of_concat_replacement=false,"
+    "unconditionally_simplify_reduce_of_transpose_or_reshape=true}"
+)
+_NORMALIZE = ""
+"""XLA's ``layout_normalization``."""
 
 
 def _passes(registry: Registry, words: str) -> list[HloPass]:
@@ -126,13 +139,122 @@ def gpu_pipelines(registry: Registry) -> list[HloPass]:
     ]
 
 
-PIPELINES: Mapping[str, tuple[Callable[[Registry], list[HloPass]], str]] = MappingProxyType(
+def cpu_late_pipelines(registry: Registry) -> list[HloPass]:
+    """XLA:CPU after layout assignment, through buffer assignment."""
+    verifier = [registry.make("hlo-verifier")]
+    return [
+        HloPassPipeline(
+            "hlo normalization", _passes(registry, "reshape-decomposer reduce-decomposer broadcast_canonicalizer")
+        ),
+        HloPassPipeline(
+            "HLO passes after layout assignment",
+            [
+                *_passes(registry, "reshape-decomposer fusion fusion-wrapper tuple-simplifier"),
+                HloPassFix(
+                    HloPassPipeline("simplification after layout assignment", _passes(registry, _CPU_SIMPLIFY_LATE))
+                ),
+                *_passes(
+                    registry,
+                    "dce optimize_input_output_buffer_alias copy-insertion small-while-loop-hoisting"
+                    " propagate-call-metadata dce",
+                ),
+            ],
+            verifier,
+        ),
+        HloPassPipeline("scheduling", _passes(registry, "hlo-memory-scheduler"), verifier),
+        HloPassPipeline("buffer assignment", _passes(registry, "buffer-assignment")),
+    ]
+
+
+def gpu_late_pipelines(registry: Registry) -> list[HloPass]:
+    """XLA:GPU after layout assignment, through buffer assignment."""
+    verifier = [registry.make("hlo-verifier")]
+    return [
+        HloPassPipeline(
+            "layout normalization", _passes(registry, f"reshape-decomposer {_NORMALIZE} {_GPU_ALGSIMP_LATE}"
+            " broadcast_canonicalizer scatter_simplifier"), verifier,
+        ),
+        HloPassPipeline(
+            "hlo normalization",
+            _passes(
+                registry,
+                f"{_GPU_ALGSIMP_LATE} transpose-folding reshape-decomposer reduce-decomposer gemv-rewriter"
+                f" constant_folding reshape-decomposer {_NORMALIZE} {_GPU_ALGSIMP_LATE} scatter_simplifier"
+                f" broadcast_canonicalizer {_GPU_ALGSIMP_LATE} cse{{is_layout_sensitive=true}} constant_folding dce",
+            ),
+            verifier,
+        ),
+        HloPassPipeline(
+            "post-layout_assignment",
+            [
+                HloPassPipeline("float_normalization", _passes(registry, f"{_FLOATS} simplify-fp-conversions")),
+                *_passes(
+                    registry,
+                    f"reshape-decomposer {_NORMALIZE} scatter_simplifier tuple-simplifier {_GPU_ALGSIMP_LATE}"
+                    " simplify-fp-conversions cse{is_layout_sensitive=true}",
+                ),
+            ],
+            verifier,
+        ),
+        HloPassPipeline(
+            "fusion",
+            _passes(
+                registry,
+                "priority-fusion cse{is_layout_sensitive=true} dce multi_output_fusion"
+                " cse{is_layout_sensitive=true} dce",
+            ),
+            verifier,
+        ),
+        HloPassPipeline(
+            "post-fusion optimization", _passes(registry, "rename_fusions dce tuple-simplifier"), verifier
+        ),
+        HloPassPipeline(
+            "post-fusion-simplification-pipeline optimization",
+            _passes(registry, f"{_GPU_ALGSIMP_LATE} computation-deduplicator"),
+            verifier,
+        ),
+        HloPassPipeline("autotuner", _passes(registry, "fusion-wrapper"), verifier),
+        HloPassPipeline("propagate-call-metadata", _passes(registry, "propagate-call-metadata")),
+        HloPassPipeline(
+            "pre-scheduling-copy-insertion",
+            _passes(registry, "dce loop-schedule-linearizer copy-insertion sanitize-constant-names"),
+            verifier,
+        ),
+        HloPassPipeline("pre-scheduling-passes", _passes(registry, "fusion-wrapper"), verifier),
+        HloPassPipeline("scheduling", _passes(registry, "hlo-memory-scheduler post-scheduling-copy-insertion"), verifier),
+        HloPassPipeline(
+            "post-scheduling-passes",
+            [
+                HloPassPipeline("fusion-wrapper", _passes(registry, "fusion-wrapper")),
+                HloPassPipeline("sanitize-constant-names", _passes(registry, "sanitize-constant-names")),
+            ],
+            verifier,
+        ),
+        HloPassPipeline("buffer assignment", _passes(registry, "buffer-assignment")),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The pipelines of one backend."""
+
+    through_layout: Callable[[Registry], list[HloPass]]
+    after_layout: Callable[[Registry], list[HloPass]]
+    description: str
+    """One line."""
+
+
+PIPELINES: Mapping[str, Backend] = MappingProxyType(
     {
-        "cpu": (cpu_pipelines, "XLA:CPU up to layout assignment"),
-        "gpu": (gpu_pipelines, "XLA:GPU up to layout assignment"),
+        "cpu": Backend(
+            cpu_pipelines, cpu_late_pipelines, "XLA:CPU up to layout assignment; with --until, up to any pass"
+        ),
+        "gpu": Backend(
+            gpu_pipelines, gpu_late_pipelines, "XLA:GPU up to layout assignment; with --until, up to any pass"
+        ),
     }
 )
-"""Backend -> (its pipelines in order, one line)."""
+"""Backend -> its pipelines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +269,20 @@ class CompileResult:
 
 
 def named_pipeline(name: str, registry: Registry) -> list[HloPass]:
-    """The pipelines of a backend. Raises UsageError for a backend without one."""
+    """The pipelines of a backend through layout assignment. Raises UsageError for a backend without one."""
+    return _backend(name).through_layout(registry)
+
+
+def whole_pipeline(name: str, registry: Registry) -> list[HloPass]:
+    """All pipelines of a backend, through buffer assignment. Raises UsageError for a backend without one."""
+    backend = _backend(name)
+    return [*backend.through_layout(registry), *backend.after_layout(registry)]
+
+
+def _backend(name: str) -> Backend:
     if name not in PIPELINES:
         raise unknown("pipeline", name, PIPELINES)
-    return PIPELINES[name][0](registry)
+    return PIPELINES[name]
 
 
 def transforms_pipeline(passes: Sequence[HloPass], registry: Registry) -> list[HloPass]:
@@ -237,6 +369,8 @@ def _bookend(module: HloModule, ctx: PassContext, name: str, following: str | No
     files: tuple[str, ...] = ()
     if ctx.dumps is not None:
         files = ctx.dumps.write_before(module) if name == BEFORE else ctx.dumps.write_after(module)
+    if name == AFTER:
+        _keep_reports(ctx)
     ctx.ledger.end_pass(
         row,
         changed=False,
@@ -245,3 +379,10 @@ def _bookend(module: HloModule, ctx: PassContext, name: str, following: str | No
         file=files[0] if files else None,
         next_pass=following,
     )
+
+
+def _keep_reports(ctx: PassContext) -> None:
+    for kind, text in ctx.reports.items():
+        file = None if ctx.dumps is None else ctx.dumps.write_report(kind, text)
+        if isinstance(ctx.ledger, LedgerWriter):
+            ctx.ledger.add_report(kind.value, file or "", text.encode("utf-8", "surrogateescape"))

@@ -80,6 +80,9 @@ def make_async(
             node.drop_called(key)
         node.become(opcode)
         return
+    if wrapped in ("constant", "parameter"):
+        reading.object(f"{wrapped} is nothing that runs apart", at)
+        return
     shapes = node.shape.tuple_shapes
     if not node.shape.is_tuple or len(shapes) < 2 or not shapes[0].is_tuple:
         reading.object(f"the shape of {node.opcode} is not ((operands), result, …)", at)

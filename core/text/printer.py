@@ -343,7 +343,7 @@ def header_attributes(module: HloModule, options: PrintOptions = DEFAULT) -> lis
     out: list[tuple[str, str]] = []
     for key in sorted(attrs, key=lambda name: HEADER_ORDER.get(name, len(HEADER_ORDER))):
         value = header_value(key, attrs[key], exact=options.exact)
-        if key == "origin_recovery_table" and options.exact:
+        if key == "origin_recovery_table":
             value += "\n"
         if value and HEADER_OMITTED.get(key) != value:
             out.append((key, value))

@@ -372,7 +372,7 @@ def _literal(at: Cursor) -> str:
         try:
             scan_shape(at.text, at.start)
         except ParseError:  # a tuple whose elements have their own shapes
-            return "(" + ", ".join(at.items("(", ")", lambda: _literal(at))) + ")"
+            return "( " + ", ".join(at.items("(", ")", lambda: _literal(at))) + " )"
     wanted = shape(at)
     end = match_bracket(at.text, at.start) if at.kind in ("{", "(") else at.end
     try:

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,6 +26,9 @@ from hloscope.tui.themes import SAFE
 
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
+
+_SWITCH_SECONDS = 0.0005
+"""How long a thread that works may keep the one that answers keys waiting; it asks several times for each key."""
 
 
 class DashboardApp(App[None]):
@@ -79,6 +83,7 @@ class DashboardApp(App[None]):
     # ---------------------------------------------------------------- opening and leaving
     def on_mount(self) -> None:
         """To the place asked for, else where one was the last time, else to the overview."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
         theme = self.state.get("theme")
         if isinstance(theme, str) and theme in self.available_themes:
             self.theme = theme

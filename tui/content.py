@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from hloscope.core.views.why import without_metadata
 from hloscope.tui.highlight import Piece, differing, pieces, wrapped
 from hloscope.tui.show import names
 
@@ -183,6 +182,9 @@ def _beside(mark: Mark, change: InstructionChange, width: int) -> Iterator[Line]
 def _bare(line: str | None, change: InstructionChange) -> str:
     if line is None:
         return ""
+    # Made where the work is done: the words are wanted on the screen before these modules are.
+    from hloscope.core.views.why import without_metadata
+
     return line if "metadata" in change.what else without_metadata(line)
 
 

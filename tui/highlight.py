@@ -8,12 +8,8 @@ from __future__ import annotations
 import re
 from difflib import SequenceMatcher
 
-from hloscope.core.text import highlight
-
 Piece = tuple[str, str]
-"""Text and the class of its colour (see `CLASSES`); the empty class is plain text."""
-
-CLASSES = (*highlight.CLASSES, "differs")
+"""Text and the class of its colour: one of `core.text.highlight.CLASSES`, ``differs``, or none for plain text."""
 
 LONGEST = 4000
 """Characters of a line that are coloured; what is behind stays plain, so that a megabyte constant costs nothing."""
@@ -21,6 +17,8 @@ LONGEST = 4000
 
 def pieces(line: str) -> list[Piece]:
     """One line of HLO text cut into coloured pieces; joined they give the line back."""
+    from hloscope.core.text import highlight  # not before the first line of HLO is drawn
+
     head, tail = line[:LONGEST], line[LONGEST:]
     out: list[Piece] = []
     at = 0

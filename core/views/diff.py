@@ -39,11 +39,16 @@ def diff_indexes(before: ModuleIndex, after: ModuleIndex, from_index: int = 0, t
     added: list[InstructionChange] = []
     modified: list[InstructionChange] = []
     renamed: list[InstructionChange] = []
+    call_rows = a.call_rows
+    skip = bytes(len(a.settled)) if compare.control else a.settled
     for c in a.computations:
         partner = a.computation_pair[c.number]
         if c.number in matcher.identical and compare.calls_agree(c.begin, c.end):
             continue
+        roots_agree = partner < 0 or c.root < 0 or a.pair[c.root] == b.computations[partner].root
         for i in range(c.begin, c.end):
+            if skip[i] and roots_agree and call_rows[i] == call_rows[i + 1]:
+                continue
             j = a.pair[i]
             if j < 0:
                 added.append(_change(None, -1, a, i, c.name, ()))
@@ -81,7 +86,7 @@ class _Comparison:
     def __init__(self, matcher: Matcher) -> None:
         self.b, self.a = matcher.before, matcher.after
         self._partner = self.a.pair.__getitem__
-        self._control = CONTROL in self.a.source
+        self.control = CONTROL in self.a.source
 
     def calls_agree(self, begin: int, end: int) -> bool:
         """Whether every call in a range goes to the partner of what its twin calls."""
@@ -102,7 +107,7 @@ class _Comparison:
         mine_used = a.operand_list[a.rows[i] : a.rows[i + 1]]
         operands = list(map(self._partner, mine_used)) == b.operand_list[b.rows[j] : b.rows[j + 1]]
         calls_nothing = a.call_rows[i] == a.call_rows[i + 1]
-        if operands and calls_nothing and a.equal_text[i] and not self._control:
+        if operands and calls_nothing and a.equal_text[i] and not self.control:
             # equal to its namesake, which is its partner where the names agree
             if (
                 b.source.startswith(a.name(i), b.starts[j])

@@ -75,6 +75,8 @@ class Side:
         no partner either."""
         self.equal_text = bytearray(len(self.starts))
         """On the after side: whether the text equals that of the namesake."""
+        self.settled = bytearray(len(self.starts))
+        """On the after side: whether the partner is the namesake, of equal text and with the partners as operands."""
         self.computation_pair: list[int] = [-1] * len(self.computations)
         self.percent = "%" in self.source[self.starts[0] - 1 : self.starts[0]] if self.starts else False
         self.comments = "/*index=" in self.source
@@ -418,7 +420,7 @@ class _Bodies:
         before, after = self.before, self.after
         pair_a, pair_b, names, held = after.pair, before.pair, self.names_b, self.held
         rows_a, rows_b, operands_a, operands_b = after.rows, before.rows, after.operand_list, before.operand_list
-        equal, partner, first = after.equal_text, pair_a.__getitem__, self.b.begin
+        equal, settled, partner, first = after.equal_text, after.settled, pair_a.__getitem__, self.b.begin
         lines_b = before.lines(self.b.begin, self.b.end)
         lines_a = after.lines(self.a.begin, self.a.end)
         names_a = after.names(self.a.begin, self.a.end)
@@ -432,6 +434,7 @@ class _Bodies:
             mine = operands_a[rows_a[i] : rows_a[i + 1]]
             if list(map(partner, mine)) == operands_b[rows_b[j] : rows_b[j + 1]]:
                 pair_a[i], pair_b[j] = j, i
+                settled[i] = 1
             else:
                 held.add(j)
 
@@ -448,10 +451,8 @@ class _Bodies:
         before, after = self.before, self.after
         pair_a, pair_b, names, table, keys = after.pair, before.pair, self.names_b, self._table, self._keys
         rows_a, rows_b, operands_a, operands_b = after.rows, before.rows, after.operand_list, before.operand_list
-        equal, partner = after.equal_text, pair_a.__getitem__
-        for i in range(self.a.begin, self.a.end):
-            if pair_a[i] >= 0:
-                continue
+        equal, settled, partner = after.equal_text, after.settled, pair_a.__getitem__
+        for i in [i for i in range(self.a.begin, self.a.end) if pair_a[i] < 0]:
             namesake = names.get(after.name(i), -1)
             if namesake >= 0 and pair_b[namesake] >= 0:
                 namesake = -1
@@ -459,6 +460,7 @@ class _Bodies:
             if -1 not in operands:
                 if equal[i] and namesake >= 0 and operands == operands_b[rows_b[namesake] : rows_b[namesake + 1]]:
                     pair_a[i], pair_b[namesake] = namesake, i
+                    settled[i] = 1
                     continue
                 if table:
                     if i not in keys:

@@ -96,6 +96,8 @@ class Run:
         self._content: dict[int, _Content] = {}
         self._known: dict[bytes, _Content] = {}
         self._lock = RLock()
+        self._comparing = RLock()
+        """Held while two stages are compared: whoever wants the same answer meanwhile finds it made."""
         self._data: ByteBoundCache[bytes] = ByteBoundCache(TEXT_BYTES)
         self._indexes: ByteBoundCache[ModuleIndex] = ByteBoundCache(INDEX_BYTES)
         self._diffs: ByteBoundCache[StageDiff] = ByteBoundCache(DIFF_BYTES)
@@ -258,8 +260,9 @@ class Run:
         key = (self.stage_digest(first), self.stage_digest(last), first, last)
         found = self._diffs.get(key)
         if found is None:
-            check(cancelled)
-            found = self._diff(first, last)
+            with self._comparing:
+                check(cancelled)
+                found = self._diffs.get(key) or self._diff(first, last)
             changes = (*found.added, *found.removed, *found.modified, *found.renamed)
             weight = 400 + sum(300 + len(one.before or "") + len(one.after or "") for one in changes)
             self._diffs.put(key, found, weight)

@@ -75,7 +75,7 @@ async def press(pilot: Pilot[None], *keys: str) -> None:
 
 
 def pane(pilot: Pilot[None]) -> LinePane:
-    return pilot.app.screen.query_one(LinePane)
+    return pilot.app.screen.query_one("#pane", LinePane)
 
 
 def table(pilot: Pilot[None]) -> StageTable:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hloscope.tui.highlight import CLASSES, LONGEST, differing, pieces
+from hloscope.core.text.highlight import CLASSES
+from hloscope.tui.highlight import LONGEST, differing, pieces
 
 LINE = (
     "  ROOT %fusion.1 = (f32[4]{0:T(8,128)}, s32[]) fusion(%a, /*index=1*/%b.2), kind=kLoop, calls=%fc, "

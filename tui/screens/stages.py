@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -31,6 +32,8 @@ View = Literal["diff", "text", "why", "found"]
 
 EVENTS = 2000
 """Events of a stage that are shown."""
+_LOOK_AHEAD_SECONDS = 0.15
+"""How long one stays on a stage before its neighbours are worth comparing."""
 
 
 class StagesScreen(RunScreen):
@@ -121,6 +124,7 @@ class StagesScreen(RunScreen):
             keep = next((row.index for row in self._rows if row.changed and row.index), 0)
         self._fill(keep, again=keep != self._stage)
         self.at(self.where())
+        self._look_ahead()
 
     def _fill(self, keep: int | None, *, again: bool = True) -> None:
         table = self.query_one(StageTable)
@@ -144,7 +148,8 @@ class StagesScreen(RunScreen):
     @property
     def pane(self) -> LinePane | None:
         """The pane of the stage, also while the timeline has the focus."""
-        return super().pane if isinstance(self.focused, LinePane) else self._pane
+        found = super().pane
+        return self._pane if isinstance(found, StageTable) else found
 
     # ---------------------------------------------------------------- where one is
     def place(self) -> Place:
@@ -175,7 +180,7 @@ class StagesScreen(RunScreen):
                 self._words, self._changed_only, self._touched = "", False, None
                 self._fill(stage, again=False)
             else:
-                table.move_cursor(row=table.stages.index(stage), animate=False)
+                table.move_to(table.stages.index(stage))
         elif stage is None:
             self._stage = 0
         self._show()
@@ -193,15 +198,11 @@ class StagesScreen(RunScreen):
         self._wrap = bool(values.get("wrap"))
 
     # ---------------------------------------------------------------- choosing a stage
-    @on(StageTable.RowHighlighted)
+    @on(LinePane.Moved, "#timeline")
     def _row_highlighted(self) -> None:
         stage = self.query_one(StageTable).stage
         if stage is not None and stage != self._stage:
             self._choose(stage)
-
-    @on(StageTable.RowSelected)
-    def _row_selected(self) -> None:
-        self._pane.focus()
 
     def _choose(self, stage: int) -> None:
         self._stage = stage
@@ -212,7 +213,7 @@ class StagesScreen(RunScreen):
     def action_step(self, by: int) -> None:
         """The next or previous row of the timeline, whatever has the focus."""
         table = self.query_one(StageTable)
-        table.move_cursor(row=table.cursor_row + by, animate=False)
+        table.move_to(table.cursor + by)
 
     def action_view(self, view: View) -> None:
         """Diff or full text of the chosen stage."""
@@ -251,6 +252,25 @@ class StagesScreen(RunScreen):
         }
         stage, subject = self._stage, self._subject
         self.ask_core(makers[self._view], self._put, failed=self._no_lines)
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Compare the next and the previous stages that changed, while the one that is shown is being read."""
+        rows, stage = self._rows, self._stage
+        if rows is None or stage is None or self._view != "diff":
+            return
+        beside = (
+            next((row.index for row in rows[stage + 1 :] if row.changed), None),
+            next((row.index for row in reversed(rows[:stage]) if row.changed and row.index), None),
+        )
+
+        def compare(work: Work) -> None:
+            time.sleep(_LOOK_AHEAD_SECONDS)
+            for index in beside:
+                if index is not None:
+                    self.run.diff(index, cancelled=work.cancelled)
+
+        self.ask_core(compare, lambda _: None, group="ahead", failed=lambda _: None)
 
     def _make_diff(self, stage: int, width: int, work: Work) -> tuple[list[Line], list[EventRow]]:
         diff = self.run.diff(stage, cancelled=work.cancelled)
@@ -300,7 +320,11 @@ class StagesScreen(RunScreen):
 
     # ---------------------------------------------------------------- following
     def follow(self, line: Line) -> None:
-        """Enter: from a place found to the text, from a step of a history to its diff, else why."""
+        """Enter: from the timeline to the stage, from a place found to the text, from a step of a history to its
+        diff, else why."""
+        if isinstance(self.focused, StageTable):
+            self._pane.focus()
+            return
         if line.instruction is None and line.stage is None:
             self.say("this line names no instruction")
         elif self._view == "found" and line.instruction is not None:

@@ -31,7 +31,7 @@ class LinePane(ScrollView, can_focus=True):
         "pane--name", "pane--define", "pane--opcode", "pane--shape", "pane--layout", "pane--key", "pane--string",
         "pane--number", "pane--comment", "pane--keyword", "pane--differs", "pane--added", "pane--removed",
         "pane--modified", "pane--renamed", "pane--heading", "pane--note", "pane--cursor", "pane--match",
-        "pane--warning", "pane--bar", "pane--bar2",
+        "pane--warning", "pane--bar", "pane--bar2", "pane--strong", "pane--fewer", "pane--more",
     }  # fmt: skip
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -1,48 +1,37 @@
-"""The pass timeline as a table: row, pipeline, pass, changed, instruction delta and time."""
+"""The pass timeline as rows: number, pipeline and pass, instructions more or fewer, instructions, time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
-
-from rich.text import Text
-from textual.binding import Binding, BindingType
-from textual.widgets import DataTable
+from typing import TYPE_CHECKING
 
 from hloscope.core.views.summary import show_ns
+from hloscope.tui.content import Line
+from hloscope.tui.widgets.line_pane import LinePane
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from textual import events
+
     from hloscope.core.views.data import PassRow
     from hloscope.core.views.stages import StageRow
+    from hloscope.tui.highlight import Piece
 
-_NAME_WIDTH = 46
-_TIMED_WIDTH = 36
+_DELTA_WIDTH = 7
+_COUNT_WIDTH = 8
+_TIME_WIDTH = 8
+_LEAST_NAME_WIDTH = 16
 
 
-class StageTable(DataTable[Text]):
-    """Rows of the timeline; the cursor's row is the chosen stage. `stages` maps table rows to stage numbers."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j", "cursor_down", "Down", show=False),
-        Binding("k", "cursor_up", "Up", show=False),
-        Binding("G", "scroll_bottom", "Bottom", show=False),
-    ]
+class StageTable(LinePane):
+    """Rows of the timeline; the cursor's row is the chosen stage. `stages` maps rows to stage numbers."""
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id, cursor_type="row", zebra_stripes=False)
+        super().__init__(id=id)
         self.stages: list[int] = []
-        """Stage number of each table row."""
-
-    def on_mount(self) -> None:
-        """The columns."""
-        self._set_columns(timed=False)
-
-    def _set_columns(self, *, timed: bool) -> None:
-        self.clear(columns=True)
-        titles = [("index", "#"), ("pass", "pass"), ("delta", "Δ"), ("count", "instr")]
-        for key, title in [*titles, ("time", "time")] if timed else titles:
-            self.add_column(title, key=key)
+        """Stage number of each row."""
+        self._outline: Sequence[StageRow] = ()
+        self._rows: Sequence[PassRow] | None = None
 
     def fill(
         self,
@@ -59,8 +48,7 @@ class StageTable(DataTable[Text]):
         `changed_only` hides rows that changed nothing, `words` keeps rows whose pipeline or pass holds the text,
         `only` keeps rows by number, and the cursor goes to stage `keep` or to the nearest row shown before it.
         """
-        timed = rows is not None and any(row.ns is not None for row in rows)
-        self._set_columns(timed=timed)
+        self._outline, self._rows = outline, rows
         self.stages = []
         wanted = words.casefold()
         for index, row in enumerate(outline):
@@ -73,37 +61,64 @@ class StageTable(DataTable[Text]):
             if wanted and wanted not in f"{row.pipeline}/{row.pass_name}".casefold():
                 continue
             self.stages.append(index)
-            cells = _cells(index, row, known, _TIMED_WIDTH if timed else _NAME_WIDTH)
-            self.add_row(*(cells if timed else cells[:-1]), key=str(index))
-        if keep is not None and self.stages:
-            at = max((i for i, stage in enumerate(self.stages) if stage <= keep), default=0)
-            self.move_cursor(row=at, animate=False)
+        at = self.cursor if keep is None else max((i for i, s in enumerate(self.stages) if s <= keep), default=0)
+        self._draw(at)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """The name takes the room that the numbers leave."""
+        if self._outline:
+            self._draw(self.cursor)
+
+    def _draw(self, cursor: int) -> None:
+        timed = self._rows is not None and any(row.ns is not None for row in self._rows)
+        number = len(str(max(0, len(self._outline) - 1)))
+        rest = number + 2 + _DELTA_WIDTH + _COUNT_WIDTH + (_TIME_WIDTH if timed else 0) + 1
+        width = max(_LEAST_NAME_WIDTH, self.size.width - rest)
+        self.show(
+            [
+                _line(i, self._outline[i], self._rows[i] if self._rows is not None else None, number, width, timed)
+                for i in self.stages
+            ],
+            cursor=cursor,
+        )
 
     @property
     def stage(self) -> int | None:
         """The stage under the cursor; None in an empty table."""
-        return self.stages[self.cursor_row] if 0 <= self.cursor_row < len(self.stages) else None
+        return self.stages[self.cursor] if 0 <= self.cursor < len(self.stages) else None
 
 
-def _cells(index: int, row: StageRow, known: PassRow | None, width: int) -> tuple[Text, ...]:
+def _line(index: int, row: StageRow, known: PassRow | None, number: int, width: int, timed: bool) -> Line:
     changed = known.changed if known is not None else row.changed
-    style = "dim" if changed is False else "bold" if changed else ""
-    name = Text()
-    if row.pipeline:
-        name.append(f"{row.pipeline}/", "dim")
-    name.append(row.pass_name, style)
-    if known is not None and known.unannounced is not None:
-        name.append(" ⚠", "yellow")
-    if len(name) > width:
-        name = Text("…", "dim") + name[len(name) - width + 1 :]
+    style = "note" if changed is False else "strong" if changed else ""
+    warning = " ⚠" if known is not None and known.unannounced is not None else ""
+    pipeline = f"{row.pipeline}/" if row.pipeline else ""
+    over = len(pipeline) + len(row.pass_name) + len(warning) - width
+    if over > 0:
+        # The pass is what one looks for: the pipeline gives way first.
+        whole = ("…" + (pipeline + row.pass_name)[over + 1 :]) if width > 1 else ""
+        pipeline, name = (whole[: -len(row.pass_name)], row.pass_name) if len(row.pass_name) < len(whole) else ("", whole)
+    else:
+        name = row.pass_name
     delta = known.instructions_after - known.instructions_before if known is not None else 0
     if known is None:
-        shown = Text("…", "dim", justify="right")
+        told, kind = "…", "note"
     elif delta:
-        shown = Text(f"{delta:+,}", "green" if delta < 0 else "magenta", justify="right")
+        told, kind = f"{delta:+,}", "fewer" if delta < 0 else "more"
     else:
-        shown = Text("~" if changed else "·", "" if changed else "dim", justify="right")
-    count = Text(f"{known.instructions_after:,}" if known is not None else "", style, justify="right")
+        told, kind = ("~", "") if changed else ("·", "note")
+    count = f"{known.instructions_after:,}" if known is not None else ""
     ns = known.ns if known is not None else row.ns
-    time = Text(show_ns(ns) if ns is not None else "", "dim", justify="right")
-    return Text(str(index), "dim", justify="right"), name, shown, count, time
+    pieces: list[Piece] = [
+        (f"{index:>{number}}  ", "note"),
+        (pipeline, "note"),
+        (name, style),
+        (warning, "modified"),
+        (" " * (width - len(pipeline) - len(name) - len(warning)), ""),
+        (f"{told:>{_DELTA_WIDTH}}", kind),
+        (f"{count:>{_COUNT_WIDTH}}", style),
+    ]
+    if timed:
+        pieces.append((f"{show_ns(ns) if ns is not None else '':>{_TIME_WIDTH}}", "note"))
+    pieces = [piece for piece in pieces if piece[0]]
+    return Line("".join(text for text, _ in pieces), "", None, index, tuple(pieces))

@@ -12,20 +12,22 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hloscope.core.hlo.instruction import HloInstruction
-from hloscope.core.hlo.shape import Shape
+from hloscope.core.layout.user_order import first_order, next_order, set_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hloscope.core.hlo.computation import HloComputation
+    from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
+    from hloscope.core.layout.user_order import Users
 
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = ((?:\([^=]*?\)|\S+) ([\w\-]+)\(.*)")
 _HEADER = re.compile(r"(?:ENTRY )?%?([\w.\-]+) .*\{$|(?:ENTRY )?%?([\w.\-]+) \{$")
 _CLONE = re.compile(r"\.clone(?:\.\d+)?$")
 _NAMES = re.compile(r"%[\w.\-]+")
 _BARE = re.compile(r"(?<![\w.\-])([A-Za-z_][\w.\-]*)")
+_CALLEE = re.compile(r"to_apply=%?([\w.\-]+)")
 _METADATA = re.compile(r",? ?metadata=\{.*")
 _NOTES = re.compile(r", (?:metadata|sharding|frontend_attributes|backend_config|origin|control-predecessors)=\{.*")
 """From the first attribute on that passes add to an instruction."""
@@ -48,6 +50,17 @@ class _Seen:
     keys: dict[str, Key] = field(default_factory=dict[str, Key])
     lines: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """Instruction -> opcode and the rest of its line, as last printed."""
+    operands: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    users: Users = field(default_factory=dict[str, list[str]])
+
+    def parameters(self, numbers: list[int]) -> list[str]:
+        """Names of the parameters with these numbers."""
+        wanted = {f"parameter({number})" for number in numbers}
+        return [
+            name
+            for name, (opcode, rest) in self.lines.items()
+            if opcode == "parameter" and any(one in rest for one in wanted)
+        ]
 
     @property
     def opcodes(self) -> list[str]:
@@ -59,7 +72,7 @@ class ListOrder:
 
     def __init__(self, stages: Iterable[str] = (), *, coarse: bool = False) -> None:
         self._coarse = coarse
-        """Many passes lie between the stages: what is new is taken to be younger than what was replaced."""
+        """Many passes lie between the stages: what is new is taken to be younger than what was replaced, users too."""
         self._computations: dict[str, _Seen] = {}
         self._everywhere: dict[str, Key] = {}
         self._stage = 0
@@ -82,18 +95,28 @@ class ListOrder:
         self, name: str, lines: dict[str, tuple[str, str]], known: dict[str, _Seen], inlined: _Inlined | None
     ) -> None:
         seen = self._computations.get(name)
+        first, fresh = seen is None, set[str]()
         if seen is None:
             seen = self._computations[name] = _Seen()
             source = _source(name, [opcode for opcode, _ in lines.values()], known)
             if source is not None:
                 for new, old in zip(lines, source.lines, strict=True):
                     seen.keys[new] = source.keys[old]
+                names = dict(zip(source.lines, lines, strict=True))
+                seen.operands = {new: _operands(rest) for new, (_, rest) in lines.items()}
+                seen.users = {
+                    names[value]: [names[user] for user in users if user in names]
+                    for value, users in source.users.items()
+                    if value in names
+                }
+                first = False
             elif inlined is not None and inlined.share(lines.values()) < CLONE_SHARE:
                 inlined = None  # made anew in one go, in the order in which it is printed
         for place, (instruction, (opcode, rest)) in enumerate(lines.items()):
             before = seen.lines.get(instruction)
             if before is not None and before[1] != rest and _is_new(before, (opcode, rest), seen.lines, lines):
                 # A replacement of the same opcode takes over the name.
+                fresh.add(instruction)
                 seen.keys[instruction] = (self._stage, place if self._coarse else _MADE + place)
             elif instruction not in seen.keys:
                 # What was moved here from another computation (an inlined call) keeps its age.
@@ -102,8 +125,35 @@ class ListOrder:
                     rank = inlined.take(opcode, rest)
                     key = None if rank is None else (self._stage, rank)
                 seen.keys[instruction] = (self._stage, _MADE + place) if key is None else key
+                fresh.add(instruction)
             self._everywhere.setdefault(instruction, seen.keys[instruction])
+        self._see_users(seen, lines, known, fresh, first=first)
         seen.lines = lines
+
+    def _see_users(
+        self, seen: _Seen, lines: dict[str, tuple[str, str]], known: dict[str, _Seen], fresh: set[str], *, first: bool
+    ) -> None:
+        if lines == seen.lines:
+            return
+        operands = {
+            one: seen.operands[one] if seen.lines.get(one) == line and one in seen.operands else _operands(line[1])
+            for one, line in lines.items()
+        }
+        age = seen.keys.__getitem__
+
+        def inlined(call: str, value: str) -> int:
+            opcode, rest = seen.lines.get(call, ("", ""))
+            callee = known.get(_callee(rest)) if opcode == "call" else None
+            if callee is None:
+                return 0
+            places = [place for place, operand in enumerate(seen.operands.get(call, ())) if operand == value]
+            return sum(len(callee.users.get(one, ())) for one in callee.parameters(places))
+
+        if first or self._coarse:
+            seen.users = first_order(operands, age)
+        else:
+            seen.users = next_order(seen.users, seen.operands, operands, fresh, age, inlined)
+        seen.operands = operands
 
     def restore(self, module: HloModule) -> None:
         """Put the instructions of every computation into list order."""
@@ -119,17 +169,17 @@ class ListOrder:
         ordered = sorted(instructions, key=lambda one: seen.keys.get(one.name, last))
         if ordered != instructions:
             computation.reorder(ordered)
-            _restore_users(ordered)
+        _restore_users(ordered, seen.users)
 
 
-def _restore_users(ordered: list[HloInstruction]) -> None:
-    """Put users in order of age: one that was made later has become a user later."""
-    nothing = HloInstruction("token", Shape.token())
-    for user in ordered:
-        for number, operand in enumerate(user.operands):
-            if operand.user_count > 1:
-                user.replace_operand(number, nothing)
-                user.replace_operand(number, operand)
+def _restore_users(ordered: list[HloInstruction], users: Users) -> None:
+    """Put users in the order that the stages tell, else in order of age: who was made later became a user later."""
+    place = {one: number for number, one in enumerate(ordered)}
+    for value in ordered:
+        if value.user_count > 1:
+            told = {name: number for number, name in enumerate(users.get(value.name, ()))}
+            by_age = sorted(value.users, key=place.__getitem__)
+            set_users(value, sorted(by_age, key=lambda one: told.get(one.name, len(told))))
 
 
 class _Inlined:
@@ -167,6 +217,11 @@ def _is_new(
 
 def _operands(rest: str) -> list[str]:
     return [one.lstrip("%") for one in _NAMES.findall(_NOTES.sub("", rest))]
+
+
+def _callee(rest: str) -> str:
+    found = _CALLEE.search(rest)
+    return "" if found is None else found[1]
 
 
 def _shape_of(name: str, lines: dict[str, tuple[str, str]]) -> str:

@@ -15,6 +15,7 @@ from hloscope.core.hlo.attributes import braced, split_top
 from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.layout.mandatory import is_layout_constrained
+from hloscope.core.layout.user_order import set_users
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.module import HloModule
@@ -39,7 +40,11 @@ def prepare(module: HloModule) -> list[HloInstruction]:
             if operand.opcode != "copy" or operand.user_count > 1:
                 copy = computation.add(HloInstruction("copy", operand.shape, [operand]))
                 inherit(operand, copy)
+                users = [one for one in operand.users if one is not copy]
                 instruction.replace_operand(number, copy)
+                if not any(one is operand for one in instruction.operands):
+                    # Where a user goes, the last one takes its place.
+                    set_users(operand, [copy if one is instruction else one for one in users])
                 copies.append(copy)
     _own_branches(module)
     return copies

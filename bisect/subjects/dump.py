@@ -14,9 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from hloscope.bisect.journal import digest
+from hloscope.bisect.probing import Prober
 from hloscope.bisect.putback import Alignment, Border, Hybrid, Line, align, changed_lines, lay_open, put_back, take_back
 from hloscope.bisect.result import Answer, Culprit, Probe
 from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong, smallest_cure
+from hloscope.bisect.subjects.stage_probe import StageProbe, verdict_of
 from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.hlo.hashing import structural_hash
 from hloscope.core.runtime import elided
@@ -32,7 +35,6 @@ from hloscope.core.runtime.verdicts import (
     ReplayOptions,
     StageTask,
     StageVerdict,
-    check_stage,
     evaluation,
 )
 from hloscope.core.text import load_module, print_module
@@ -56,6 +58,7 @@ class DumpSearch:
     """Recorded results; the first stage is right by definition where this is None."""
     options: ReplayOptions = field(default_factory=ReplayOptions)
     watch: Callable[[Step], None] | None = None
+    prober: Prober = field(default_factory=Prober)
 
     def run(self) -> Answer:
         """Search and answer. Raises a HloscopeError where the first stage cannot be read or evaluated."""
@@ -104,7 +107,9 @@ class _Search:
             answer.verdict, answer.evidence = "no-difference", ["there is only one stage: nothing changed the module"]
             return answer
         try:
-            found = first_wrong(len(self._stages) - 1, self._probe, "stage", self._saw)
+            found = first_wrong(
+                len(self._stages) - 1, self._probe, "stage", self._saw, self._probe_all, self._asked.prober.ways
+            )
         except NoFault as error:
             at = self._linear(error)
             if at is None:
@@ -129,6 +134,12 @@ class _Search:
             return Outcome("wrong", verdict.reason)
         return Outcome("right", "within what rounding errors were seen to do" if verdict.widened else "")
 
+    def _probe_all(self, positions: Sequence[int]) -> list[Outcome]:
+        """Several stages at once."""
+        numbers = [self._stages[one] for one in positions]
+        self._verdicts |= dict(zip(numbers, self._judge.stages(numbers), strict=True))
+        return [self._probe(one) for one in positions]
+
     def _verdict(self, position: int) -> StageVerdict:
         number = self._stages[position]
         if number not in self._verdicts:
@@ -144,6 +155,8 @@ class _Search:
             return None
         wrong: int | None = None
         unknown: list[int] = []
+        if self._asked.prober.ways > 1:
+            self._probe_all(range(1, len(self._stages)))
         for position in range(1, len(self._stages)):
             outcome = self._probe(position)
             self._saw(Step("stage", 0, len(self._stages) - 1, position, outcome))
@@ -356,6 +369,8 @@ class _Judge:
             output_shardings=tuple(output_shardings(first, texts[1:])),
         )
         rules = rules_for(first, self._options.factor)
+        self._prober = asked.prober
+        self._key = digest(text, *(one.tobytes() for one in arrays), repr(self._options))
         self._rules, self.outputs, self.inputs = rules, run.outputs, arrays
         reference = Reference(program, run.outputs, run.kernels, rules, structural_hash(first), text, values)
         self._reference = str(folder / "reference")
@@ -377,9 +392,15 @@ class _Judge:
 
     def stage(self, number: int) -> StageVerdict:
         """The verdict on one stage."""
-        text = self._texts[number]()
-        values = self._values(number) if elided.ELIDED_MARK in text else {}
-        return self._check(text, values)
+        return self.stages([number])[0]
+
+    def stages(self, numbers: Sequence[int]) -> list[StageVerdict]:
+        """The verdicts on several stages."""
+        tasks: list[tuple[str, Mapping[str, Array]]] = []
+        for number in numbers:
+            text = self._texts[number]()
+            tasks.append((text, self._values(number) if elided.ELIDED_MARK in text else {}))
+        return self._check_all(tasks)
 
     def hybrid(self, found: Alignment, chosen: Sequence[Border], earlier: int, number: int) -> Outcome:
         """What the later stage computes with some of its changes put back."""
@@ -410,7 +431,15 @@ class _Judge:
         return {**self._values(earlier), **self._values(number)}
 
     def _check(self, text: str, values: Mapping[str, Array]) -> StageVerdict:
-        return check_stage(StageTask(text, self._reference, self._options, str(self._cache), dict(values)))
+        return self._check_all([(text, values)])[0]
+
+    def _check_all(self, asked: Sequence[tuple[str, Mapping[str, Array]]]) -> list[StageVerdict]:
+        reference = Path(self._reference).read_bytes() if self._prober.cluster else None
+        tasks = [
+            StageProbe(StageTask(text, self._reference, self._options, str(self._cache), dict(values)), self._key, reference)
+            for text, values in asked
+        ]
+        return [verdict_of(one) for one in self._prober.ask(tasks)]
 
     def _values(self, number: int) -> Mapping[str, Array]:
         """Values of a stage's elided constants; what no stage tells is drawn by the seed."""

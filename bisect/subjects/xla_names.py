@@ -1,0 +1,99 @@
+"""Names of passes of the real XLA: which a dump shows, and which exist at all.
+
+XLA takes any name for a pass to switch off, so a misspelt one makes a probe say nothing. A name is known where the dump
+of the compile shows it, where our own registry has it, or where the installed library holds it as a string.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hloscope.core.dumps.directory import open_dump
+from hloscope.core.errors import DumpError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ALWAYS_THERE = frozenset({"pipeline-start", "pipeline-end", "before_optimizations", "after_optimizations"})
+"""Rows of a timeline that are no passes."""
+_DISABLE = re.compile(r"--xla_disable_hlo_passes=(\S+)")
+_PLACE = re.compile(r"(?:.*/)?([^/:@]+)(?::\d+(?:-\d+)?)?$")
+"""``pipeline/pass:occurrence``: what some XLAs take for one run of a pass."""
+
+
+def disabled_in(flags: Sequence[str]) -> list[str]:
+    """Names of passes that flags switch off."""
+    found = [match[1] for flag in flags if (match := _DISABLE.match(flag)) is not None]
+    return [name for part in found for name in part.strip("'\"").split(",") if name]
+
+
+def passes_of(folder: str) -> list[str]:
+    """Passes that a dump's first module shows to have changed something, one entry a run."""
+    try:
+        with open_dump(folder) as dump:
+            found = [stage.pass_name for module in dump.modules[:1] for stage in module.stages]
+    except DumpError:
+        return []
+    return [name for name in found if name not in ALWAYS_THERE]
+
+
+def runs_of(folder: str, name: str) -> int:
+    """How many runs of a pass changed something."""
+    return passes_of(folder).count(name)
+
+
+def last_stage(folder: str) -> tuple[str, str | None] | None:
+    """The last pass that was dumped and the one that runs after it; None where nothing was dumped."""
+    try:
+        with open_dump(folder) as dump:
+            stages = [stage for module in dump.modules[:1] for stage in module.stages if stage.pass_name]
+    except DumpError:
+        return None
+    return (stages[-1].pass_name, stages[-1].next_pass) if stages else None
+
+
+def check_name(entry: str, folder: str) -> None:
+    """Raises UsageError for a pass that does not exist, with the nearest ones that do."""
+    place = _PLACE.match(entry)
+    name = place[1] if place is not None else entry
+    if entry.startswith("@"):
+        return
+    known: set[str] = set()
+    try:
+        with open_dump(folder) as dump:
+            for module in dump.modules:
+                for stage in module.stages:
+                    known.update(one for one in (stage.pass_name, stage.next_pass, stage.pipeline) if one)
+    except DumpError:
+        pass
+    known -= ALWAYS_THERE
+    if name in known or _in_library(name):
+        return
+    near = get_close_matches(name, sorted(known | _ours()), 3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "hloscope passes on a dump lists them"
+    raise UsageError(f"XLA has no pass {name!r}", hint=hint)
+
+
+def _ours() -> set[str]:
+    from hloscope.core.passes.registry import Registry
+
+    return set(Registry().names())
+
+
+def _in_library(name: str) -> bool:
+    """Whether the installed XLA holds a name as a whole string."""
+    spec = find_spec("jaxlib")
+    if spec is None or spec.origin is None or not name:
+        return False
+    wanted = b"\0" + name.encode("utf-8", "surrogateescape") + b"\0"
+    libraries = sorted(Path(spec.origin).parent.glob("*.so"), key=lambda path: -path.stat().st_size)
+    for path in libraries[:1]:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if data.find(wanted) >= 0:
+                return True
+    return False

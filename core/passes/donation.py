@@ -86,7 +86,9 @@ def _matched(
 def _write(
     module: HloModule, aliases: list[tuple[ShapeIndex, int, ShapeIndex]], donors: list[tuple[int, ShapeIndex]]
 ) -> None:
-    kinds = dict(re.findall(r"\{([0-9,\s]*)\}\s*:\s*\([^()]*?(may-alias|must-alias)\)", module.attrs.get(_ALIASES) or ""))
+    kinds = dict(
+        re.findall(r"\{([0-9,\s]*)\}\s*:\s*\([^()]*?(may-alias|must-alias)\)", module.attrs.get(_ALIASES) or "")
+    )
     known = {_index(index): kind for index, kind in kinds.items()}
     lines = [
         f"{_braces(output)}: ({number}, {_braces(index)}, {known.get(output, 'may-alias')})"

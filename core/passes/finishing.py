@@ -1,8 +1,8 @@
 """Passes between copy insertion and scheduling: small loops as calls, names of calls in what they call, names of
 constants.
 
-Source: ``openxla/xla:xla/service/cpu/small_while_loop_hoisting_pass.cc``, ``xla/hlo/transforms/propagate_call_metadata.cc``,
-``xla/backends/gpu/transforms/sanitize_constant_names.cc``.
+Source: ``openxla/xla:xla/service/cpu/small_while_loop_hoisting_pass.cc``,
+``xla/hlo/transforms/propagate_call_metadata.cc``, ``xla/backends/gpu/transforms/sanitize_constant_names.cc``.
 """
 
 from __future__ import annotations
@@ -172,7 +172,9 @@ def _set_op_name(node: HloInstruction, name: str) -> None:
         inside = text.strip()[1:-1].strip()
         at = re.match(r'(op_type="[^"]*"\s*)?', inside)
         end = at.end() if at else 0
-        node.set_attr("metadata", "{" + " ".join(part for part in (inside[:end].strip(), field, inside[end:]) if part) + "}")
+        node.set_attr(
+            "metadata", "{" + " ".join(part for part in (inside[:end].strip(), field, inside[end:]) if part) + "}"
+        )
 
 
 # ---------------------------------------------------------------- sanitize-constant-names
@@ -201,4 +203,3 @@ class SanitizeConstantNames:
                     one.rename(wanted)
                     changed = True
         return changed
-

@@ -75,8 +75,6 @@ _GPU_ALGSIMP_LATE = (
     "enable_unconditional_reduce_of_concat_replacement=false,"
     "unconditionally_simplify_reduce_of_transpose_or_reshape=true}"
 )
-_NORMALIZE = ""
-"""XLA's ``layout_normalization``."""
 
 
 def _passes(registry: Registry, words: str) -> list[HloPass]:
@@ -117,9 +115,7 @@ def gpu_pipelines(registry: Registry) -> list[HloPass]:
     return [
         HloPassPipeline(
             "pre-spmd-partitioner",
-            _passes(
-                registry, "flatten-call-graph call-inliner zero_sized_hlo_elimination conditional-canonicalizer"
-            ),
+            _passes(registry, "flatten-call-graph call-inliner zero_sized_hlo_elimination conditional-canonicalizer"),
         ),
         HloPassPipeline("sharding-removal", _passes(registry, "sharding-remover dce")),
         HloPassPipeline(
@@ -133,9 +129,7 @@ def gpu_pipelines(registry: Registry) -> list[HloPass]:
             ],
             [registry.make("hlo-verifier")],
         ),
-        HloPassPipeline(
-            "layout assignment", _passes(registry, "flatten-call-graph layout-assignment{backend=gpu}")
-        ),
+        HloPassPipeline("layout assignment", _passes(registry, "flatten-call-graph layout-assignment{backend=gpu}")),
     ]
 
 
@@ -171,16 +165,22 @@ def gpu_late_pipelines(registry: Registry) -> list[HloPass]:
     verifier = [registry.make("hlo-verifier")]
     return [
         HloPassPipeline(
-            "layout normalization", _passes(registry, f"reshape-decomposer {_NORMALIZE} {_GPU_ALGSIMP_LATE}"
-            " broadcast_canonicalizer scatter_simplifier"), verifier,
+            "layout normalization",
+            _passes(
+                registry,
+                f"reshape-decomposer layout_normalization {_GPU_ALGSIMP_LATE} broadcast_canonicalizer"
+                " scatter_simplifier",
+            ),
+            verifier,
         ),
         HloPassPipeline(
             "hlo normalization",
             _passes(
                 registry,
                 f"{_GPU_ALGSIMP_LATE} transpose-folding reshape-decomposer reduce-decomposer gemv-rewriter"
-                f" constant_folding reshape-decomposer {_NORMALIZE} {_GPU_ALGSIMP_LATE} scatter_simplifier"
-                f" broadcast_canonicalizer {_GPU_ALGSIMP_LATE} cse{{is_layout_sensitive=true}} constant_folding dce",
+                f" constant_folding reshape-decomposer layout_normalization {_GPU_ALGSIMP_LATE} scatter_simplifier"
+                f" broadcast_canonicalizer {_GPU_ALGSIMP_LATE} cse{{is_layout_sensitive=true}} constant_folding dce"
+                " triton-softmax-rewriter",
             ),
             verifier,
         ),
@@ -190,7 +190,7 @@ def gpu_late_pipelines(registry: Registry) -> list[HloPass]:
                 HloPassPipeline("float_normalization", _passes(registry, f"{_FLOATS} simplify-fp-conversions")),
                 *_passes(
                     registry,
-                    f"reshape-decomposer {_NORMALIZE} scatter_simplifier tuple-simplifier {_GPU_ALGSIMP_LATE}"
+                    f"reshape-decomposer layout_normalization scatter_simplifier tuple-simplifier {_GPU_ALGSIMP_LATE}"
                     " simplify-fp-conversions cse{is_layout_sensitive=true}",
                 ),
             ],
@@ -205,9 +205,7 @@ def gpu_late_pipelines(registry: Registry) -> list[HloPass]:
             ),
             verifier,
         ),
-        HloPassPipeline(
-            "post-fusion optimization", _passes(registry, "rename_fusions dce tuple-simplifier"), verifier
-        ),
+        HloPassPipeline("post-fusion optimization", _passes(registry, "rename_fusions dce tuple-simplifier"), verifier),
         HloPassPipeline(
             "post-fusion-simplification-pipeline optimization",
             _passes(registry, f"{_GPU_ALGSIMP_LATE} computation-deduplicator"),
@@ -221,7 +219,9 @@ def gpu_late_pipelines(registry: Registry) -> list[HloPass]:
             verifier,
         ),
         HloPassPipeline("pre-scheduling-passes", _passes(registry, "fusion-wrapper"), verifier),
-        HloPassPipeline("scheduling", _passes(registry, "hlo-memory-scheduler post-scheduling-copy-insertion"), verifier),
+        HloPassPipeline(
+            "scheduling", _passes(registry, "hlo-memory-scheduler post-scheduling-copy-insertion"), verifier
+        ),
         HloPassPipeline(
             "post-scheduling-passes",
             [

@@ -1,5 +1,5 @@
-"""What XLA:GPU does around its fusions: a fusion for every lone instruction that has an emitter, and names that say what
-a fusion is built around.
+"""What XLA:GPU does around its fusions: a fusion for every lone instruction that has an emitter, and names that say
+what a fusion is built around.
 
 Source: ``openxla/xla:xla/backends/gpu/transforms/fusion_wrapper.cc``, ``rename_fusions.cc``.
 """

@@ -13,6 +13,7 @@ from hloscope.core.cli.output import Column, TableOptions, emit_table, select_ro
 from hloscope.core.cli.progress import progress
 from hloscope.core.errors import HloscopeError
 from hloscope.core.hlo.verifier import Finding, VerifierOptions, options_for, verify
+from hloscope.core.text.made_shapes import take_made_shapes
 from hloscope.core.text.module_index import ModuleIndex
 from hloscope.core.text.reader import ReadResult, read_text, sound_module
 from hloscope.core.views.inputs import Input, classify, read_hlo_text
@@ -100,6 +101,7 @@ def _verify(file: str, given: Input | str, asked: _Asked) -> tuple[dict[str, obj
         text = read_hlo_text(given)
         result = read_text(text)
         module = sound_module(result, file)
+        take_made_shapes(module)
     except HloscopeError as error:
         fault = Finding("unreadable", error.message, line=error.line)
         return {"file": file, "ok": False, "findings": [asdict(fault)]}, error

@@ -16,6 +16,7 @@ from hloscope.core.hlo.opcodes import OPCODES
 from hloscope.core.text.opcode_syntax import NATIVE_ASYNC
 
 if TYPE_CHECKING:
+    from hloscope.core.hlo.shape import Shape
     from hloscope.core.text.reading import Reading
 
 COPIED = ("origin", "metadata", "backend_config", "frontend_attributes", "statistics")
@@ -56,6 +57,21 @@ def expandable(computation: HloComputation) -> bool:
     return all(node is root or node.opcode == "parameter" for node in computation)
 
 
+def _bind(computation: HloComputation, shape: Shape) -> None:
+    """Give a made computation what an update binds later: more parameters, and the result's shape that follows.
+
+    Source: ``openxla/xla:xla/hlo/parser/hlo_parser.cc#UpdateAsyncWrappedComputation``; newer than 0.10.2.
+    """
+    if not shape.is_tuple or len(shape.tuple_shapes) < 2 or not shape.tuple_shapes[0].is_tuple:
+        return
+    root, bound = computation.root, len(computation.parameters)
+    for i, one in enumerate(shape.tuple_shapes[0].tuple_shapes[bound:], bound):
+        name = f"async_param.{i}" if i else "async_param"
+        root.append_operand(computation.add(HloInstruction("parameter", one, name=name, payload=str(i))))
+    if not root.shape.compatible(shape.tuple_shapes[1]):
+        root.shape = shape.tuple_shapes[1]
+
+
 def make_async(
     reading: Reading, node: HloInstruction, sugar: tuple[str, str], at: int
 ) -> None:
@@ -76,6 +92,8 @@ def make_async(
         if computation is not None and computation.root.opcode != wrapped:
             reading.object(f"{node.opcode} ends a chain that began with {computation.root.opcode}", at)
             return
+        if computation is not None and computation.synthetic and opcode == "async-update":
+            _bind(computation, node.shape)
         for key in list(node.called):
             node.drop_called(key)
         node.become(opcode)
@@ -89,9 +107,14 @@ def make_async(
         return
     computation = HloComputation("async_wrapped")
     computation.synthetic = True
+    wanted, result = list(shapes[0].tuple_shapes), shapes[1]
+    whole = next((group[0] for group in node.called.values() if group), None) if wrapped in ("call", "fusion") else None
+    if whole is not None and len(whole.parameters) > len(wanted):  # the others are bound by an update
+        wanted += [parameter.shape for parameter in whole.parameters[len(wanted) :]]
+        result = whole.root.shape
     parameters = [
         HloInstruction.loaded("async_param" + (f".{i}" if i else ""), "parameter", one, [], {}, str(i), computation)
-        for i, one in enumerate(shapes[0].tuple_shapes)
+        for i, one in enumerate(wanted)
     ]
     inner: dict[str, str | None] = {
         key: text for key, text in node.raw_attrs.items() if key not in _OWN and key not in CALLED and text is not None
@@ -102,7 +125,7 @@ def make_async(
         text = node.raw_attrs.get(key)
         if text is not None:
             inner[key] = text
-    root = HloInstruction.loaded("async_op", wrapped, shapes[1], list(parameters), inner, None, computation)
+    root = HloInstruction.loaded("async_op", wrapped, result, list(parameters), inner, None, computation)
     for key, group in list(node.called.items()):
         listed = key in CALLED and CALLED[key]
         root.set_called(key, group if listed else group[0])

@@ -12,9 +12,19 @@ from hloscope.core.hlo.shape import Shape
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.instruction import HloInstruction
+    from hloscope.core.hlo.module import HloModule
 
 BY_XLA = frozenset({"after-all", "outfeed", "send-done", "add-dependency", "send", "recv", "infeed", "recv-done"})
 """Opcodes of which this is so."""
+
+
+def take_made_shapes(module: HloModule) -> None:
+    """Give the instructions of a module the shapes that XLA makes, whatever the text says of them."""
+    for node in module.instructions():
+        if node.opcode in BY_XLA:
+            wanted = made_shape(node)
+            if wanted is not None and wanted != node.shape:
+                node.shape = wanted
 
 
 def made_shape(node: HloInstruction) -> Shape | None:

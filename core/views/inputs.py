@@ -26,6 +26,7 @@ _GZIP = b"\x1f\x8b"
 
 # Where HLO text may begin, after blanks and comments: a module, or a bare computation as XLA's parser takes it.
 _BLANKS = r"(?:\s|/\*.*?\*/|//[^\n]*(?:\n|\Z))*"
+_COMMENTS = re.compile(rf"{_BLANKS}(?:/\*.*)?", re.S)
 _MODULE = re.compile(rf"{_BLANKS}HloModule\b", re.S)
 _COMPUTATION = re.compile(rf"{_BLANKS}(?:ENTRY\s+)?%?[\w.$-]+\s*(?:\([^\n]*?\)\s*->[^\n]*?)?\{{\s*(?:\n|ROOT|%)", re.S)
 _INSTRUCTION = re.compile(
@@ -152,8 +153,8 @@ def _kind_of_bytes(path: str, head: bytes, size: int) -> InputKind:
             return InputKind.PROTO
         offset = next((i for i, byte in enumerate(head) if byte == 0 or byte > 0x7F), 0)
         raise ParseError(f"binary data (byte 0x{head[offset]:02x} at offset {offset}), not HLO", path=path)
-    if looks_like_hlo(text):
-        return InputKind.TEXT
+    if looks_like_hlo(text) or (len(head) >= SNIFFED_BYTES and _COMMENTS.fullmatch(text) is not None):
+        return InputKind.TEXT  # a comment can be longer than what is looked at
     if name.endswith(".mlir") or _MLIR.match(text) or _FUNC.search(text[:4096]):
         return InputKind.STABLEHLO
     if name.endswith(".pb"):

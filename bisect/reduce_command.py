@@ -152,14 +152,14 @@ def _core(
 ) -> Shows:
     """Our own compile raises with the message, or makes a module that computes something else."""
     from hloscope.core.passes.context import PassContext
-    from hloscope.core.passes.pipelines import compile_module, named_pipeline, transforms_pipeline
+    from hloscope.core.passes.pipelines import compile_module, transforms_pipeline, whole_pipeline
     from hloscope.core.runtime.evaluator import Token, evaluate
     from hloscope.core.runtime.inputs import inputs_for
 
     def made() -> list[HloPass]:
         if passes is not None:
             return transforms_pipeline(registry.make_all(passes), registry)
-        return named_pipeline(pipeline or "cpu", registry)
+        return whole_pipeline(pipeline or "cpu", registry)
 
     made()  # a wrong name is said before anything runs
 

@@ -99,11 +99,11 @@ def layout_faults(module: HloModule) -> list[Unsafe]:
 
 
 # ---------------------------------------------------------------- buffers
-def shares_wrongly(module: HloModule, target: str | None) -> list[Unsafe]:
+def shares_wrongly(module: HloModule, target: str | None, *, copied: bool = False) -> list[Unsafe]:
     """Wrong sharing in the storage that our own assignment gives the module.
 
-    One that has no schedule yet gets copies and a schedule first, on a clone. Empty where nothing could be shared
-    wrongly, and where the module cannot be assigned (a TPU's).
+    One that has no schedule yet gets a schedule first, on a clone, and copies too unless it has them (`copied`). Empty
+    where nothing could be shared wrongly, and where the module cannot be assigned (a TPU's).
     """
     if not any(one.opcode in _IN_PLACE for one in module.instructions()):
         return []
@@ -117,7 +117,8 @@ def shares_wrongly(module: HloModule, target: str | None) -> list[Unsafe]:
         own = module.clone()
         if not own.is_scheduled:
             context = PassContext(target=target or "cpu")
-            CopyInsertion().run(own, context)
+            if not copied:
+                CopyInsertion().run(own, context)
             HloMemoryScheduler().run(own, context)
         assignment = assign_buffers(own, backend_of(target))
         found = find_hazards(assignment.analysis, HloLiveRange(assignment.analysis), places_of(assignment))

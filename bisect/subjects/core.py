@@ -36,6 +36,8 @@ MOST_CULPRITS = 3
 """Faults of different passes that are looked for in one compile."""
 REPEATS = 3
 """How often the two probes that decide are made again where the oracle may be flaky."""
+NEEDED = frozenset(("flatten-call-graph", "layout-assignment", "copy-insertion", "hlo-memory-scheduler"))
+"""Passes that a legal module needs: with one of them off, nothing can be said of the others."""
 
 
 @dataclass(slots=True)
@@ -63,6 +65,8 @@ class CoreSearch:
         answer = self._search(subject, "")
         names = [one.pass_name for one in answer.culprits]
         while answer.verdict != "not-deterministic" and names and len(answer.culprits) < MOST_CULPRITS:
+            if names[-1] in NEEDED:
+                break  # a compile without it is wrong anyway
             # The same pass may do it again and again; another one that is wrong as well must not hide behind it.
             subject = subject.without(names[-1])
             if self._ask(subject, Choice()).kind == "right":

@@ -19,7 +19,7 @@ from hloscope.core.errors import HloscopeError
 from hloscope.core.passes.context import PassContext
 from hloscope.core.passes.flags import PassFlags
 from hloscope.core.passes.gate import DecisionFilter, GateHandler
-from hloscope.core.passes.pipelines import compile_module, named_pipeline, transforms_pipeline
+from hloscope.core.passes.pipelines import compile_module, transforms_pipeline, whole_pipeline
 from hloscope.core.passes.registry import Registry
 from hloscope.core.text import load_module, print_module
 
@@ -126,11 +126,12 @@ class Recipe:
 
         def make() -> list[HloPass]:
             if passes is None:
-                return named_pipeline(pipeline or "cpu", table)
+                return whole_pipeline(pipeline or "cpu", table)
             return transforms_pipeline(table.make_all(passes), table)
 
-        make()  # a wrong name is said before anything runs
         flags = PassFlags(xla_disable_hlo_passes=self.disabled)
+        # A wrong name is said before anything runs.
+        check_names(make(), PassContext(None, None, flags, self.target), table)
         return CoreSubject(load_module(self.text, self.path), self.path, make, table, flags, self.target, self)
 
 
@@ -170,16 +171,17 @@ class CoreJudge:
 
     def judge(self, subject: CoreSubject, module: HloModule, context: PassContext) -> Outcome:
         """The judgement; the same for the same content."""
-        layouts = any(run.name == "layout-assignment" and run.changed for run in context.runs)
+        changed = {run.name for run in context.runs if run.changed}
+        layouts, copied = "layout-assignment" in changed, "copy-insertion" in changed
         text = print_module(module)
-        key = digest(text, str(layouts))
+        key = digest(text, str(layouts), str(copied))
         found = subject.memo.get(key)
         if found is None:
-            found = self._judge(subject, module, layouts)
+            found = self._judge(subject, module, layouts, copied)
             subject.memo[key] = found
         return found
 
-    def _judge(self, subject: CoreSubject, module: HloModule, layouts: bool) -> Outcome:
+    def _judge(self, subject: CoreSubject, module: HloModule, layouts: bool, copied: bool) -> Outcome:
         seen = self.oracle.judge(module)
         if seen.kind != "right" or self.values_only:
             return seen
@@ -188,7 +190,7 @@ class CoreJudge:
             unsafe += layout_faults(module)
         new = first_new(unsafe, self.known)
         if new is None:
-            new = first_new(shares_wrongly(module, subject.target), self.known)
+            new = first_new(shares_wrongly(module, subject.target, copied=copied), self.known)
         return seen if new is None else Outcome("wrong", new.sentence, aspect=new.kind)
 
 

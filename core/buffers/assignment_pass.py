@@ -49,10 +49,15 @@ class BufferAssignmentPass:
 
     name = "buffer-assignment"
     is_pipeline = False
+    skip_unscheduled: bool = False
+    """Leave a module without a schedule alone, with a warning: for pipelines whose scheduler may be switched off."""
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
-        """Assign and record. Raises UsageError for a module without a schedule."""
+        """Assign and record. Raises UsageError for a module without a schedule, unless that is skipped."""
         if not module.is_scheduled:
+            if self.skip_unscheduled:
+                ctx.warnings.append("no buffers were assigned: the module has no schedule")
+                return False
             raise UsageError(
                 f"module {module.name} is not scheduled", hint="run copy-insertion and hlo-memory-scheduler before"
             )

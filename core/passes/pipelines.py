@@ -156,7 +156,7 @@ def cpu_late_pipelines(registry: Registry) -> list[HloPass]:
             verifier,
         ),
         HloPassPipeline("scheduling", _passes(registry, "hlo-memory-scheduler"), verifier),
-        HloPassPipeline("buffer assignment", _passes(registry, "buffer-assignment")),
+        HloPassPipeline("buffer assignment", _passes(registry, "buffer-assignment{skip_unscheduled=true}")),
     ]
 
 
@@ -230,7 +230,7 @@ def gpu_late_pipelines(registry: Registry) -> list[HloPass]:
             ],
             verifier,
         ),
-        HloPassPipeline("buffer assignment", _passes(registry, "buffer-assignment")),
+        HloPassPipeline("buffer assignment", _passes(registry, "buffer-assignment{skip_unscheduled=true}")),
     ]
 
 

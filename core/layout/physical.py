@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hloscope.core.errors import UnsupportedError, UsageError
 from hloscope.core.hlo.layout import COMBINE
@@ -18,6 +18,9 @@ from hloscope.core.layout.orders import layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from hloscope.core.hlo.shape import Shape
 
@@ -81,6 +84,20 @@ class PhysicalView:
             number //= size
         return self._logical(parts[::-1])
 
+    def places(self) -> NDArray[np.int64]:
+        """Number of the stored element that each logical element is, as an array of the logical dimensions."""
+        import numpy as np
+
+        grids = np.indices(self.sizes, dtype=np.int64, sparse=True)
+        places: list[Any] = [grids[d] for d in reversed(self.order)]
+        sizes = [self.sizes[d] for d in reversed(self.order)]
+        for tile in self.tiles:
+            places, sizes = _cut(places, sizes, tile)
+        number: Any = np.zeros(self.sizes, dtype=np.int64)
+        for place, size in zip(places, sizes, strict=True):
+            number = number * size + place
+        return number
+
     # ---------------------------------------------------------------- inside
     def _linear(self, index: Sequence[int]) -> int:
         places = [index[d] for d in reversed(self.order)]
@@ -125,12 +142,15 @@ def _merged(sizes: list[int], tile: tuple[int, ...]) -> tuple[int, list[int], li
     return before, [prod(group) for group in groups], dims, groups
 
 
-def _cut(places: list[int], sizes: list[int], tile: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """One tile: numbers of tiles, then places within a tile. A tile of more dimensions than there are adds ones."""
+def _cut(places: list[Any], sizes: list[int], tile: tuple[int, ...]) -> tuple[list[Any], list[int]]:
+    """One tile: numbers of tiles, then places within a tile (numbers or arrays of them).
+
+    A tile of more dimensions than there are adds ones.
+    """
     missing = max(0, len(tile) - len(sizes))
     places, sizes = [0] * missing + places, [1] * missing + sizes
     before, merged, dims, groups = _merged(sizes, tile)
-    joined: list[int] = []
+    joined: list[Any] = []
     at = before
     for group in groups:
         number = 0
@@ -220,6 +240,7 @@ def transpose_move(source: Shape, dimensions: Sequence[int], target: Shape) -> M
                              layout_of(target).minor_to_major),
         "the layouts differ just as the dimensions do",
         "the target's layout is not the source's with its dimensions renamed",
+        dimensions,
     )  # fmt: skip
 
 
@@ -233,11 +254,32 @@ def copy_move(source: Shape, target: Shape) -> Move:
     )  # fmt: skip
 
 
-def _judge(source: Shape, target: Shape, free: bool, yes: str, no: str) -> Move:
+MOST_COMPARED = 1 << 21
+"""Elements up to which tiled arrays are compared place by place."""
+
+
+def _judge(source: Shape, target: Shape, free: bool, yes: str, no: str, moved: Sequence[int] | None = None) -> Move:
+    """`moved` has the dimensions of a transpose; None where elements keep their row-major numbers."""
     a, b = layout_of(source), layout_of(target)
-    if a.tiles or b.tiles:
-        same = source.dimensions == target.dimensions and a == b
-        return Move(same, "the same tiles" if same else "with tiles only equal shapes and layouts are known to be free")
     if a.memory_space != b.memory_space:
         return Move(False, f"memory space {a.memory_space} and {b.memory_space}")
+    if a.tiles or b.tiles:
+        return _judge_tiles(source, target, moved)
     return Move(free, yes if free else no)
+
+
+def _judge_tiles(source: Shape, target: Shape, moved: Sequence[int] | None) -> Move:
+    if source == target and moved is None:
+        return Move(True, "the same dimensions and tiles")
+    one, other = physical_view(source), physical_view(target)
+    if one.bytes != other.bytes:
+        return Move(False, f"with their tiles they take {one.bytes} and {other.bytes} bytes")
+    if prod(one.sizes) > MOST_COMPARED:
+        return Move(False, f"tiled arrays of more than {MOST_COMPARED} elements are not compared place by place")
+    here, there = one.places(), other.places()
+    if moved is not None:
+        here = here.transpose(tuple(moved))
+    different = int((here.reshape(-1) != there.reshape(-1)).sum())
+    if different:
+        return Move(False, f"{different} of {prod(one.sizes)} elements lie elsewhere, because of the tiles")
+    return Move(True, "every element lies in the same place of the same tiles")

@@ -12,6 +12,7 @@ from hloscope.core.views.hover import instruction_facts
 from hloscope.lsp.documents import Reading
 from hloscope.lsp.features.feature import Feature
 from hloscope.lsp.features.markdown import block, shortened, span, spans
+from hloscope.lsp.features.memory import memory
 
 _NAMES = 8
 """Operands, users or callers that are named."""
@@ -38,7 +39,7 @@ def describe(index: ModuleIndex, target: Target) -> str | None:
         ):
             return f"{span(target.name)} is not defined here"
         case "instruction" | "operand" | "control" | "parameter" | "shape":
-            return instruction(instruction_facts(index, target.refers_to))
+            return instruction(instruction_facts(index, target.refers_to)) + memory(index, target.refers_to)
         case "computation" | "computation-reference":
             return computation(index, target.refers_to)
         case "opcode":

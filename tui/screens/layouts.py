@@ -14,6 +14,7 @@ from hloscope.core.views.copies import CopiesAnswer, CopyRow, Link, copies
 from hloscope.tui.content import Line, plain
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import Work
+from hloscope.tui.screens.memory import asked
 from hloscope.tui.screens.two_panes import TwoPanesScreen
 from hloscope.tui.show import bar, columns, show_bytes
 
@@ -29,7 +30,7 @@ class LayoutsScreen(TwoPanesScreen):
 
     NAME = "layouts"
     LEFT = "50%"
-    PROMPTS = {"shape": "how does a shape lie in memory? e.g. f32[10,200]{1,0:T(8,128)}"}
+    PROMPTS = {"shape": "how does a shape lie in memory? e.g. f32[10,200]{1,0:T(8,128)}; or two shapes"}
     LEGEND = """
 copies that layout assignment made and those of the last stage; A shows those of every stage
 free: the layouts differ only in dimensions of size 1, no byte moves
@@ -153,7 +154,7 @@ free: the layouts differ only in dimensions of size 1, no byte moves
     def answered(self, what: str, text: str) -> None:
         """A picture of any shape."""
         if what == "shape" and text.strip():
-            self.detail.show(picture(text.strip()))
+            self.detail.show(asked(text, picture))
 
     def place(self) -> Place:
         """The copy under the cursor."""

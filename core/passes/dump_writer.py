@@ -35,6 +35,8 @@ _REPORT_ENDS: Mapping[FileKind, str] = MappingProxyType(
         FileKind.MEMORY_USAGE: "-memory-usage-report.txt",
     }
 )
+SAID_TO_CHANGE = frozenset(("layout-assignment",))
+"""Passes that report a change in XLA whatever they did, so that every dump has them."""
 EVERY_CHANGE = ".*"
 """The one pattern that leaves unchanged passes out."""
 
@@ -92,9 +94,10 @@ class DumpWriter:
         return tuple(self._written)
 
     # ---------------------------------------------------------------- what is written
-    def wants_pass(self, changed: bool) -> bool:
+    def wants_pass(self, changed: bool, name: str = "") -> bool:
         """Whether a pass with this report may be written at all."""
-        return self._pass_re is not None and (changed or self._flags.xla_dump_hlo_pass_re != EVERY_CHANGE)
+        said = changed or name in SAID_TO_CHANGE
+        return self._pass_re is not None and (said or self._flags.xla_dump_hlo_pass_re != EVERY_CHANGE)
 
     def write_pass(self, module: HloModule, pipeline: str, after: str, before: str) -> tuple[str, ...]:
         """Write the module between two passes; the names of the files (none where the patterns leave it out)."""

@@ -116,7 +116,7 @@ class HloPassPipeline:
                 run.ns = time.perf_counter_ns() - started
                 if check:
                     self._check_report(module, ctx, one, changed, hash_before)
-                if ctx.dumps is not None and ctx.dumps.wants_pass(changed):
+                if ctx.dumps is not None and ctx.dumps.wants_pass(changed, one.name):
                     run.files = ctx.dumps.write_pass(module, self.name, one.name, following)
         except BaseException as error:
             self._record_failure(ctx, one, run, error)

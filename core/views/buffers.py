@@ -151,6 +151,8 @@ class Buffers:
             else:
                 records = self._run.report(FileKind.BUFFER_VALUES)
                 self._map = map_of_reports(self._report, self._ranges, read_values(records) if records else ())
+                if self._run.source.by_core:
+                    self._map.origin = "core"
                 self._complete(self._map, uses=records is not None)
         return self._map
 
@@ -224,6 +226,8 @@ class Buffers:
         memory = self.memory
         step, peak = memory.peak
         found = tuple(self.hazards()) if hazards else None
+        if self._run.source.by_core:
+            _ = self.assignment  # the same once more, for what it refused
         refusals = self._assignment.refusals if self._assignment is not None and self._replayed() else ()
         return BufferMap(
             allocations=tuple(_row(one) for one in memory.allocations),

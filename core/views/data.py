@@ -30,6 +30,8 @@ class Source:
     """``cpu``, ``gpu``, ``tpu`` or ``core``; None for a bare file that does not tell."""
     kind: Literal["dump", "ledger", "hlo"] = "hlo"
     """How it is stored."""
+    by_core: bool = False
+    """Whether it is a compile of our own: what it has of reports is ours."""
 
 
 @dataclass(frozen=True, slots=True)

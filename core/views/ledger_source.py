@@ -49,6 +49,7 @@ class LedgerSource:
             xla_build=run.xla_build if run is not None else None,
             target=run.target if run is not None else None,
             kind="ledger",
+            by_core=run is not None and run.kind == "core",
         )
 
     def _ordered(self, modules: list[StoredModule]) -> list[StoredModule]:

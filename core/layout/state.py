@@ -87,6 +87,8 @@ class LayoutState:
         self.unconstrained: set[int] = set()
         self._added: list[Constraint] = []
         self._forwards: dict[tuple[HloInstruction, int], bool] = {}
+        self._texts: dict[tuple[int, ...], str] = {}
+        self._places: dict[int, tuple[Step, str]] = {}
 
     # ---------------------------------------------------------------- reading
     def interface(self, computation: HloComputation) -> ComputationConstraint:
@@ -180,7 +182,7 @@ class LayoutState:
         if verdict.outcome != "kept" and (verdict.accepted or self.remember):
             step = self._step("buffer", buffer.instruction, None, buffer.index, buffer.shape, layout, request)
         if self._record and verdict.outcome != "kept":
-            self._emit("buffer", buffer.instruction, buffer.index, show(layout), request, verdict, fuel)
+            self._emit("buffer", buffer.instruction, buffer.index, layout, request, verdict, fuel)
         if known is None:
             assert step is not None
             known = self.buffers[buffer] = BufferConstraint(buffer, layout, request, step)
@@ -224,8 +226,7 @@ class LayoutState:
             if not allowed:
                 return
         if self._record:
-            where = f"operand {number}"
-            self._emit(where, instruction, (), show_shape(shape), request, verdict, fuel)
+            self._emit(f"operand {number}", instruction, (), shape, request, verdict, fuel)
         if not verdict.accepted and not self.remember:
             return
         step = Step(
@@ -313,29 +314,44 @@ class LayoutState:
         place: str,
         instruction: HloInstruction,
         index: ShapeIndex,
-        layout: str,
+        wanted: Layout | Shape,
         request: Request,
         verdict: Verdict,
         fuel: int | None,
     ) -> None:
-        at = "{" + ",".join(map(str, index)) + "}" if index else ""
-        self.ctx.ledger.emit(
-            LayoutConstraint(
-                subject=instruction.name,
-                computation=instruction.parent.name,
-                verdict=verdict.outcome,
-                code=verdict.code,
-                fuel=fuel,
-                place=place + at,
-                layout=layout,
-                rule=request.rule,
-                priority=request.priority,
-                round=self.priority,
-                source=None if request.source is None else request.source.where,
-                old_layout=verdict.old_layout or None,
-                old_priority=verdict.old_priority,
-            )
-        )
+        source = request.source
+        self.ctx.ledger.emit_values(
+            LayoutConstraint,
+            verdict.outcome,
+            verdict.code,
+            (
+                instruction.name, instruction.parent.name, fuel,
+                place + "{" + ",".join(map(str, index)) + "}" if index else place, self._text(wanted), request.rule,
+                request.priority, self.priority, None if source is None else self._where(source),
+                None if verdict.old is None else self._text(verdict.old), verdict.old_priority,
+            ),
+        )  # fmt: skip
+
+    def _text(self, wanted: Layout | Shape) -> str:
+        """Layouts in words; there are few different ones and thousands of events."""
+        if isinstance(wanted, Layout):
+            order = wanted.minor_to_major
+        elif wanted.is_tuple or wanted.layout is None:
+            return show_shape(wanted)
+        else:
+            order = wanted.layout.minor_to_major
+        found = self._texts.get(order)
+        if found is None:
+            found = self._texts[order] = show(Layout(order))
+        return found
+
+    def _where(self, step: Step) -> str:
+        """`Step.where`, put together once for all that is derived from it."""
+        found = self._places.get(id(step))
+        if found is None:
+            # The step is kept, so that its identity stays its own.
+            found = self._places[id(step)] = (step, step.where)
+        return found[1]
 
 
 def _downgraded(request: Request, instruction: HloInstruction, number: int) -> Request:

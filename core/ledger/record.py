@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from hloscope.core.errors import InternalError
-from hloscope.core.ledger.declare import Event, EventSpec
+from hloscope.core.ledger.declare import Event, EventSpec, Value
 from hloscope.core.ledger.schema import FILE_MARK
 from hloscope.core.ledger.snapshots import TIGHT, SnapshotWriter, pack
 from hloscope.core.ledger.store import (
@@ -40,8 +40,16 @@ _BATCH_EVENTS = 4096
 _BATCH_BYTES = 4 << 20
 _STRINGS_AT_ONCE, _ROWS_AT_ONCE = 100, 50
 """Rows that one statement inserts."""
-_COMMIT_GAP_NS = 10_000_000
+_COMMIT_GAP_NS = 50_000_000
 """Starts of passes that follow a commit faster than this share the next one."""
+_PASS_COLUMNS = (
+    "id", "module", "ordinal", "xla_id", "parent", "pipeline", "pass", "next_pass", "changed", "start_us", "ns", "file",
+    "snapshot", "before", "after", "fuel", "unannounced",
+)  # fmt: skip
+_INSERT_PASS = f"INSERT INTO pass_rows({','.join(_PASS_COLUMNS)})VALUES({','.join('?' * len(_PASS_COLUMNS))})"
+_END_PASS = (
+    "UPDATE pass_rows SET ordinal=?,changed=?,ns=?,after=?,snapshot=?,fuel=?,file=?,next_pass=? WHERE id=?"
+)
 _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -55,6 +63,15 @@ class Recorder(Protocol):
 
     def emit(self, event: Event) -> None:
         """Record an event; it belongs to the innermost open pass, else to the current module."""
+        ...
+
+    def emit_values(
+        self, kind: type[Event], verdict: str | None, code: str | None, values: tuple[Value, ...]
+    ) -> None:
+        """Record an event of our own without making the object, where thousands come at once.
+
+        `values` are subject, computation, fuel ordinal and then the type's own fields, in the order of declaration.
+        """
         ...
 
     def begin_pass(
@@ -101,6 +118,15 @@ class NullLedger:
 
     def emit(self, event: Event) -> None:
         """Drop the event."""
+
+    def emit_values(
+        self, kind: type[Event], verdict: str | None, code: str | None, values: tuple[Value, ...]
+    ) -> None:
+        """Make the event for `emit`, which a recorder that keeps events overrides."""
+        if self.enabled:
+            names = (*_COLUMNS, *(one.name for one in kind.spec.fields))
+            stated: dict[str, Any] = dict(zip(names, values, strict=True))
+            self.emit(kind(verdict=verdict, code=code, **stated))
 
     def begin_pass(
         self, name: str, *, pipeline: str = "", xla_pass_id: int | None = None, instructions: int | None = None
@@ -175,7 +201,7 @@ class _Plan:
     """How events of one type become rows."""
 
     __slots__ = (
-        "columns", "flat", "listed", "name_at", "names_at", "number", "number_at", "outcomes", "text_at",
+        "columns", "flat", "listed", "name_at", "names_at", "number", "number_at", "outcomes", "short", "text_at",
     )  # fmt: skip
 
     def __init__(self, number: int, spec: EventSpec) -> None:
@@ -192,6 +218,8 @@ class _Plan:
         self.number_at = tuple(at for at, unit in enumerate(units) if unit in ("us", "number"))
         self.outcomes: dict[object, int] = {}
         """Number of each combination of verdict, code and so on; a ledger has few of them."""
+        self.short: dict[tuple[str | None, str | None], int] = {}
+        """The same by verdict and code alone, for events of our own."""
         self.flat: list[Any] = []
         """The batch that waits, row after row. One list of plain values: objects that stay would set off a search for
         garbage every few hundred events."""
@@ -227,6 +255,10 @@ class LedgerWriter:
         self._event_total = 0
         self._outcome_total = 0
         self._statements: list[tuple[str, tuple[object, ...]]] = []
+        self._pass_rows: dict[int, list[object]] = {}
+        """Rows of the timeline that wait, by number; most passes end before their row is written."""
+        self._pass_ends: list[tuple[object, ...]] = []
+        """What became of passes whose rows were written when they began."""
         self._run = 0
         self._module: int | None = None
         self._module_total = 0
@@ -305,7 +337,7 @@ class LedgerWriter:
     def begin_pass(
         self, name: str, *, pipeline: str = "", xla_pass_id: int | None = None, instructions: int | None = None
     ) -> int:
-        """See Recorder. Commits what was recorded, and that this pass started, unless it did so in the last 10 ms."""
+        """See Recorder. Commits what was recorded, and that this pass started, unless it did so in the last 50 ms."""
         if not self.enabled:
             return 0
         self._pass_total += 1
@@ -314,16 +346,10 @@ class LedgerWriter:
         parent = self._open[-1][0] if self._open else None
         started = time.time_ns()
         strings = self._strings
-        self._statements.append(
-            (
-                "INSERT INTO pass_rows(id,module,xla_id,parent,pipeline,pass,start_us,before,snapshot)"
-                "VALUES(?,?,?,?,?,?,?,?,?)",
-                (
-                    row, self._module, xla_pass_id, parent, strings[pipeline], strings[name], started // 1000, before,
-                    self._snapshot,
-                ),
-            )
-        )  # fmt: skip
+        self._pass_rows[row] = [
+            row, self._module, None, xla_pass_id, parent, strings[pipeline], strings[name], None, None,
+            started // 1000, None, None, self._snapshot, before, None, None, None,
+        ]  # fmt: skip
         self._open.append((row, time.perf_counter_ns(), pipeline, name))
         self._pass = row
         if time.perf_counter_ns() - self._committed >= _COMMIT_GAP_NS:
@@ -352,16 +378,17 @@ class LedgerWriter:
         _, started, pipeline, name = self._open.pop()
         self._pass = self._open[-1][0] if self._open else None
         self._inherit(instructions, snapshot)
-        self._statements.append(
-            (
-                "UPDATE pass_rows SET ordinal=?,changed=?,ns=?,after=?,snapshot=?,fuel=?,file=?,next_pass=? WHERE id=?",
-                (
-                    self._ordinal, changed, ended - started if ns is None else ns, self._instructions, self._snapshot,
-                    fuel_used,
-                    self._stored_file(file, pipeline, name, next_pass), self._strings[next_pass], row,
-                ),
-            )
-        )  # fmt: skip
+        ended_row = {
+            "ordinal": self._ordinal, "changed": changed, "ns": ended - started if ns is None else ns,
+            "after": self._instructions, "snapshot": self._snapshot, "fuel": fuel_used,
+            "file": self._stored_file(file, pipeline, name, next_pass), "next_pass": self._strings[next_pass],
+        }  # fmt: skip
+        waiting = self._pass_rows.get(row)
+        if waiting is None:
+            self._pass_ends.append((*ended_row.values(), row))
+        else:
+            for column, value in ended_row.items():
+                waiting[_PASS_COLUMNS.index(column)] = value
         self._ordinal += 1
 
     def add_pass(self, record: PassRecord) -> int:
@@ -372,21 +399,16 @@ class LedgerWriter:
         before = self._instructions
         self._inherit(record.instructions, record.snapshot)
         strings = self._strings
-        self._statements.append(
-            (
-                "INSERT INTO pass_rows VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-                (
-                    self._pass_total, self._module, self._ordinal, record.xla_pass_id, None,
-                    strings[record.pipeline], strings[record.name], strings[record.next_pass],
-                    record.changed, record.start_us, record.ns,
-                    self._stored_file(record.file, record.pipeline, record.name, record.next_pass), self._snapshot,
-                    self._instructions if before is None else before, self._instructions, record.fuel_used,
-                    record.unannounced,
-                ),
-            )
-        )  # fmt: skip
+        self._pass_rows[self._pass_total] = [
+            self._pass_total, self._module, self._ordinal, record.xla_pass_id, None,
+            strings[record.pipeline], strings[record.name], strings[record.next_pass],
+            record.changed, record.start_us, record.ns,
+            self._stored_file(record.file, record.pipeline, record.name, record.next_pass), self._snapshot,
+            self._instructions if before is None else before, self._instructions, record.fuel_used,
+            record.unannounced,
+        ]  # fmt: skip
         self._ordinal += 1
-        if len(self._statements) >= _BATCH_EVENTS:
+        if len(self._pass_rows) >= _BATCH_EVENTS:
             self.flush()
         return self._pass_total
 
@@ -412,13 +434,32 @@ class LedgerWriter:
         """Record an event for a pass row, by default the innermost open one."""
         if not self.enabled:
             return
-        plan = self._plans.get(type(event)) or self._plan(event)
+        plan = self._plans.get(type(event)) or self._plan(type(event))
         key = _outcome_of(event)
         outcome = plan.outcomes.get(key) or self._outcome(plan, key)
         if row is None:
             row = self._pass
         self._event_total = total = self._event_total + 1
         plan.flat += (total, outcome, row, None if row else self._module, *plan.columns(event))
+        self._pending += 1
+        if self._pending >= _BATCH_EVENTS:
+            self.flush()
+
+    def emit_values(
+        self, kind: type[Event], verdict: str | None, code: str | None, values: tuple[Value, ...]
+    ) -> None:
+        """See Recorder."""
+        if not self.enabled:
+            return
+        plan = self._plans.get(kind) or self._plan(kind)
+        short = (verdict, code)
+        outcome = plan.short.get(short)
+        if outcome is None:
+            key = (verdict, code, "core", "recorded", None)
+            outcome = plan.short[short] = plan.outcomes.get(key) or self._outcome(plan, key)
+        row = self._pass
+        self._event_total = total = self._event_total + 1
+        plan.flat += (total, outcome, row, None if row else self._module, *values)
         self._pending += 1
         if self._pending >= _BATCH_EVENTS:
             self.flush()
@@ -474,6 +515,9 @@ class LedgerWriter:
             self._write_strings()
             for statement, values in self._statements:
                 connection.execute(statement, [_clean(one) if isinstance(one, str) else one for one in values])
+            rows = [[_clean(one) if isinstance(one, str) else one for one in row] for row in self._pass_rows.values()]
+            connection.executemany(_INSERT_PASS, rows)
+            connection.executemany(_END_PASS, self._pass_ends)
             connection.executemany("INSERT INTO event_types VALUES(?,?,?,?,?)", self._new_types)
             for plan, columns in batches:
                 _insert_rows(connection, plan.listed, columns)
@@ -490,6 +534,8 @@ class LedgerWriter:
         self._committed = time.perf_counter_ns()
         self._holds = bool(self._module_total or self._event_total)
         self._statements.clear()
+        self._pass_rows.clear()
+        self._pass_ends.clear()
         self._new_types.clear()
         self._pending = 0
 
@@ -547,9 +593,9 @@ class LedgerWriter:
         plan.outcomes[key] = self._outcome_total
         return self._outcome_total
 
-    def _plan(self, event: Event) -> _Plan:
-        spec = event.spec
-        plan = self._plans[type(event)] = _Plan(len(self._plans) + 1, spec)
+    def _plan(self, kind: type[Event]) -> _Plan:
+        spec = kind.spec
+        plan = self._plans[kind] = _Plan(len(self._plans) + 1, spec)
         stored = _encode_json([[one.name, one.unit] for one in spec.fields])
         self._new_types.append((plan.number, spec.name, spec.kind, spec.sentence, stored))
         return plan

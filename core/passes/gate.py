@@ -180,21 +180,16 @@ class Step:
             self._context.lineage.made(question.identity, made)
         if self._context.ledger.enabled:
             computation = question.computation
-            self._context.ledger.emit(
-                RewriteDecision(
-                    subject=self._subject,
-                    computation=None if computation is None else computation.name,
-                    verdict=verdict,
-                    code=code,
-                    fuel=question.ordinal,
-                    pass_name=question.pass_name,
-                    rule=question.rule,
-                    occurrence=question.occurrence,
-                    produced=tuple([one.name for one in made]),
-                    identity=question.identity,
-                    detail=detail or None,
-                )
-            )
+            self._context.ledger.emit_values(
+                RewriteDecision,
+                verdict,
+                code,
+                (
+                    self._subject, None if computation is None else computation.name, question.ordinal,
+                    question.pass_name, question.rule, question.occurrence, tuple([one.name for one in made]),
+                    question.identity, detail or None,
+                ),
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -204,6 +204,12 @@ class HloModule:
                 visit(computation)
         return order
 
+    def sort_computations(self) -> None:
+        """Put callees before callers, as the text needs them, where that is not so."""
+        place = {one: number for number, one in enumerate(self._computations)}
+        if any(place[caller.parent] < number for one, number in place.items() for caller in one.callers):
+            self._computations = dict.fromkeys(self.post_order())
+
     def clone(self, name: str | None = None) -> HloModule:
         """A deep copy with the same names; printing both gives the same text."""
         copy = HloModule(self.name if name is None else name)

@@ -114,6 +114,8 @@ class HloPassPipeline:
                 started = time.perf_counter_ns()
                 changed = _run_gated(one, module, ctx)
                 run.ns = time.perf_counter_ns() - started
+                if changed and not one.is_pipeline:
+                    module.sort_computations()
                 if check:
                     self._check_report(module, ctx, one, changed, hash_before)
                 if ctx.dumps is not None and ctx.dumps.wants_pass(changed, one.name):

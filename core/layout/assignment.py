@@ -8,6 +8,8 @@ Source: ``openxla/xla:xla/service/layout_assignment.cc#RunImpl``, ``xla/service/
 
 from __future__ import annotations
 
+import gc
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,8 @@ from hloscope.core.layout.propagation import propagate
 from hloscope.core.layout.state import EntryLayout, LayoutState
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.layout import Layout
@@ -89,6 +93,23 @@ class Assignment:
 def assign_layouts(module: HloModule, backend: Backend, ctx: PassContext, *, remember: bool = False) -> Assignment:
     """Lay a module out, in place. With `remember`, requests that lost are kept beside those that won."""
     _refuse_what_is_not_known(module)
+    with _without_collection():
+        return _assign(module, backend, ctx, remember=remember)
+
+
+@contextmanager
+def _without_collection() -> Generator[None]:
+    """All of the thousands of constraints stay; looking for garbage among them costs a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _assign(module: HloModule, backend: Backend, ctx: PassContext, *, remember: bool) -> Assignment:
     prepared = prepare(module)
     entry, written = entry_layout_of(module)
     _check_entry(module.entry, entry)

@@ -509,8 +509,8 @@ def _bytes(shape: Shape) -> int | None:
 
 
 # ---------------------------------------------------------------- the chain of one instruction
-MAX_CHAIN_BYTES = 2 << 20
-"""Text of a stage up to which the pass is replayed for the chain of one instruction."""
+MAX_CHAIN_BYTES = 8 << 20
+"""Text of a stage up to which the pass is replayed for the chain of one instruction: some 60,000 instructions, 15 s."""
 
 
 def layout_chain(run: Run, *names: str) -> LayoutChain | None:
@@ -526,13 +526,15 @@ def layout_chain(run: Run, *names: str) -> LayoutChain | None:
     except DumpError:
         if len(run) != 1 or run.definition(0, names[0]) is None:
             return None
-        return _own_chain(run, names) if len(run.stage_bytes(0)) <= MAX_CHAIN_BYTES else _too_large(names[0])
+        size = len(run.stage_bytes(0))
+        return _own_chain(run, names) if size <= MAX_CHAIN_BYTES else _too_large(names[0], size)
     for pair in reversed(around):
         found = next((place for name in names if (place := run.definition(pair.after.index, name)) is not None), None)
         if found is None:
             continue
-        if len(run.stage_bytes(pair.before.index)) > MAX_CHAIN_BYTES:
-            return _too_large(found.name)
+        size = len(run.stage_bytes(pair.before.index))
+        if size > MAX_CHAIN_BYTES:
+            return _too_large(found.name, size)
         try:
             one = run.layout_replay(pair)
         except (HloscopeError, InternalError):
@@ -550,8 +552,11 @@ def layout_chain(run: Run, *names: str) -> LayoutChain | None:
     return None
 
 
-def _too_large(name: str) -> LayoutChain:
-    note = "layout assignment is not replayed here for a module of this size; hloscope copies does it"
+def _too_large(name: str, size: int) -> LayoutChain:
+    note = (
+        f"layout assignment is not replayed for one instruction where its stage has {size / 2**20:.0f} MiB of text"
+        f" (up to {MAX_CHAIN_BYTES >> 20} MiB it is); hloscope copies replays it and has the chains of every copy"
+    )
     return LayoutChain(name, "", (), (), (note,))
 
 

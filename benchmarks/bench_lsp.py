@@ -1,6 +1,9 @@
-"""The language server under a real client: from an edit to its diagnostics, and hover while nothing else happens.
+"""The language server under a real client: from an edit to its diagnostics, hover, colours of what is on the screen.
 
-    python -m benchmarks.bench_lsp [--instructions 10000 40000] [--rounds 15]
+    python -m benchmarks.bench_lsp [--instructions 10000 40000 300000] [--rounds 15] [--edits 1000]
+
+Limits at 40,000 instructions: edit to diagnostics 200 ms, hover 30 ms, colours of the visible range 50 ms. `--edits`
+makes that many more edits and says what the server's memory does meanwhile.
 
 The client is pygls' own, over stdio, on the machine's ordinary scheduler. Texts are made here: computations of 200
 instructions that call each other as XLA's fusions do, with metadata of ordinary length.
@@ -86,6 +89,20 @@ class BenchClient:
         params = types.HoverParams(types.TextDocumentIdentifier(URI), types.Position(line, 8))
         return await self.client.text_document_hover_async(params)
 
+    async def colours(self, line: int) -> types.SemanticTokens | None:
+        """Of a screen of 60 lines."""
+        where = types.Range(types.Position(line, 0), types.Position(line + 60, 0))
+        params = types.SemanticTokensRangeParams(types.TextDocumentIdentifier(URI), where)
+        return await self.client.text_document_semantic_tokens_range_async(params)
+
+    def memory(self) -> float:
+        """MiB that the server holds now."""
+        server = self.client._server  # pyright: ignore[reportPrivateUsage]
+        assert server is not None
+        with open(f"/proc/{server.pid}/status") as status:
+            found = next(line for line in status if line.startswith("VmRSS"))
+        return int(found.split()[1]) / 1024
+
     async def end(self) -> None:
         await self.client.shutdown_async(None)
         self.client.exit(None)
@@ -105,7 +122,7 @@ def report(what: str, values: list[float]) -> None:
     print(f"  {what:<42} median {statistics.median(values):8.1f} ms   p95 {p95:8.1f} ms   n={len(values)}")
 
 
-async def measure(instructions: int, rounds: int) -> None:
+async def measure(instructions: int, rounds: int, more: int) -> None:
     text = module_text(instructions)
     count = text.count(" = ")
     print(f"{count:,} instructions, {len(text) / 1e6:.1f} MB")
@@ -129,7 +146,7 @@ async def measure(instructions: int, rounds: int) -> None:
         edits.append(await timed(edit_and_wait))
         # The full reader may still be at work: hovers now are those of somebody who looks while it is.
         hovers.append(await timed(lambda: bench.hover(line + 5)))
-        await asyncio.sleep(0.2 + instructions / 15_000)
+        await asyncio.sleep(0.2)
     report("edit to first diagnostics", edits)
     report("hover right after the diagnostics", hovers)
     after: list[float] = []
@@ -142,8 +159,33 @@ async def measure(instructions: int, rounds: int) -> None:
             await bench.hover(line + 5)
 
         after.append(await timed(edit_and_hover))
-        await asyncio.sleep(0.2 + instructions / 15_000)
+        await asyncio.sleep(0.2)
     report("edit to hover of the edited text", after)
+    colours: list[float] = []
+    for _ in range(rounds):
+        number += 1
+        version = number
+
+        async def edit_and_colour(version: int = version) -> None:
+            bench.edit(version, line)
+            await bench.colours(line)
+
+        colours.append(await timed(edit_and_colour))
+        await asyncio.sleep(0.2)
+    report("edit to colours of 60 lines", colours)
+    report("colours of 60 lines", [await timed(lambda: bench.colours(line)) for _ in range(rounds)])
+    if more:
+        before = bench.memory()
+        for k in range(more):
+            number += 1
+            bench.edit(number, line)
+            if k % 20 == 19:
+                await bench.hover(line + 5)
+            if k == more // 10:
+                before = bench.memory()
+        await bench.diagnostics(number)
+        await asyncio.sleep(1)
+        print(f"  memory after {more // 10:,} and {more:,} edits: {before:.0f} MiB, {bench.memory():.0f} MiB")
     symbols = types.DocumentSymbolParams(types.TextDocumentIdentifier(URI))
     report("outline", [await timed(lambda: bench.client.text_document_document_symbol_async(symbols))])
     await bench.end()
@@ -153,9 +195,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--instructions", type=int, nargs="+", default=[10_000, 40_000])
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--edits", type=int, default=0)
     options = parser.parse_args()
     for instructions in options.instructions:
-        asyncio.run(measure(instructions, options.rounds))
+        asyncio.run(measure(instructions, options.rounds, options.edits))
 
 
 if __name__ == "__main__":

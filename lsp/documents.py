@@ -1,7 +1,7 @@
 """The open texts, and what is known of each.
 
-An edit makes a new `Snapshot` at once, on the loop; the index of its text is built by a worker, after a pause in the
-typing or as soon as a request asks. A request keeps the snapshot that was current when it came, so it sees exactly the
+An edit makes a new `Snapshot` at once, on the loop; the index of its text is made by a worker, after a pause in the
+typing or as soon as a request asks, from the last index that there is: only what changed since is read again. A request keeps the snapshot that was current when it came, so it sees exactly the
 edits before it and its ranges fit the text it was asked about. A snapshot that is overtaken before anybody asked is
 never built, and its findings are never published.
 """
@@ -20,6 +20,7 @@ from lsprotocol import types
 
 from hloscope.core.dumps.filenames import FileKind, parse_name
 from hloscope.core.text.module_index import ModuleIndex
+from hloscope.core.text.reindex import SplicedIndex, reindexed
 from hloscope.lsp.positions import Encoding, TextLines
 from hloscope.lsp.workers import Urgency, Workers
 
@@ -80,10 +81,38 @@ class PythonChecks:
     find: Callable[[str, TextLines, Encoding], list[types.Diagnostic]]
 
 
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What has changed since a version that was read: one range that holds all edits."""
+
+    reading: Reading
+    start: int
+    """-1 where there was no edit yet."""
+    old_end: int
+    """End of the range in that version's text."""
+    new_end: int
+    """End of the range in the text as it is now."""
+
+    def edited(self, start: int, end: int, inserted: int) -> Since:
+        """The same after one more edit, given in characters of the text as it is now."""
+        if self.start < 0:
+            return Since(self.reading, start, end, start + inserted)
+        beyond = max(0, end - self.new_end)
+        first = min(self.start, start)
+        return Since(
+            self.reading,
+            first,
+            self.old_end + beyond,
+            self.new_end + beyond + inserted - (end - start),
+        )
+
+
 class Snapshot:
     """One version of one text."""
 
-    def __init__(self, uri: str, version: int, lines: TextLines) -> None:
+    def __init__(self, uri: str, version: int, lines: TextLines, since: Since | None = None) -> None:
+        self.since = since
+        """The version to start from when this one is read; forgotten then."""
         self.uri = uri
         self.version = version
         self.lines = lines
@@ -91,6 +120,10 @@ class Snapshot:
         """Requests that wait for the index of exactly this version."""
         self.reading: asyncio.Future[Reading] | None = None
         """The index, from the moment somebody wanted it."""
+
+    def forget(self) -> None:
+        """Let go of the version before, which may be large."""
+        self.since = None
 
 
 class Document:
@@ -141,9 +174,26 @@ def looks_like_hlo(uri: str, language: str, text: str) -> bool:
     return not has_extension and _HEAD.match(text[:_HEAD_CHARACTERS]) is not None
 
 
+def _base(current: Snapshot) -> Since | None:
+    """Where to start from for the next version: this one if it is read, else where it would start from itself."""
+    job = current.reading
+    if job is not None and job.done() and not job.cancelled() and job.exception() is None:
+        return Since(job.result(), -1, -1, -1)
+    return current.since
+
+
+def _index(lines: TextLines, since: Since | None) -> ModuleIndex:
+    """The index of a text, from that of an earlier version where the edits since are few."""
+    if since is not None:
+        found = reindexed(since.reading.index, lines.text, since.start, since.old_end, line_starts=lines.starts)
+        if found is not None:
+            return found
+    return ModuleIndex.from_text(lines.text)
+
+
 def _prepare(index: ModuleIndex) -> None:
     """Make the tables of names and users, which the index makes when first asked: not while somebody hovers."""
-    if index.instruction_count:
+    if index.instruction_count and not isinstance(index, SplicedIndex):
         index.users(0)
         index.find("")
 
@@ -192,16 +242,18 @@ class Documents:
         if document is None:
             log.warning("edit of %s, which is not open", uri)
             return
-        lines = document.current.lines
+        lines, since = document.current.lines, _base(document.current)
         for change in changes:
             if isinstance(change, types.TextDocumentContentChangePartial):
                 where = change.range
                 start = lines.offset(where.start.line, where.start.character, self.encoding)
                 end = lines.offset(where.end.line, where.end.character, self.encoding)
-                lines = lines.replaced(min(start, end), max(start, end), change.text)
+                start, end = min(start, end), max(start, end)
+                lines = lines.replaced(start, end, change.text)
+                since = None if since is None else since.edited(start, end, len(change.text))
             else:
-                lines = TextLines.of(change.text)
-        document.current = Snapshot(uri, version, lines)
+                lines, since = TextLines.of(change.text), None
+        document.current = Snapshot(uri, version, lines, since)
         if document.check is not None:
             document.check.cancel()
         if document.is_python:
@@ -240,7 +292,7 @@ class Documents:
             encoding = self.encoding
 
             def build() -> Reading:
-                index = ModuleIndex.from_text(snapshot.lines.text)
+                index = _index(snapshot.lines, snapshot.since)
                 return Reading(snapshot.uri, snapshot.version, snapshot.lines, index, encoding)
 
             def wanted() -> bool:
@@ -248,6 +300,7 @@ class Documents:
 
             job = self._workers.submit(build, urgency=urgency, wanted=wanted)
             snapshot.reading = asyncio.wrap_future(job)
+            snapshot.reading.add_done_callback(lambda _: snapshot.forget())
         # The index is everybody's: one request's cancellation must not end it.
         return await asyncio.shield(snapshot.reading)
 

@@ -7,6 +7,7 @@ it. Source: ``openxla/xla:xla/hlo/ir/hlo_instruction.h``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hloscope.core.errors import InternalError
@@ -15,12 +16,31 @@ from hloscope.core.hlo.literal import Literal, format_scalar, parse_literal
 from hloscope.core.hlo.opcodes import Opcode, lookup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.hlo.shape import Shape
     from hloscope.core.hlo.stack_frames import Frame
+
+
+_NONE: dict[str, Any] = {}
+"""Stands for no typed values and no called computations, so that most nodes carry no dictionary; never written."""
+
+
+AttributeParts = tuple[()] | tuple[Mapping[str, str | None], str | None, Mapping[str, str | None]]
+"""Attributes that nobody has asked for yet: what stands before the metadata, the metadata, what stands behind it."""
+
+
+def _joined(parts: AttributeParts) -> dict[str, str | None]:
+    if not parts:
+        return {}
+    before, metadata, after = parts
+    attrs = dict(before)
+    if metadata is not None:
+        attrs["metadata"] = metadata
+    attrs.update(after)
+    return attrs
 
 
 class HloInstruction:
@@ -61,11 +81,11 @@ class HloInstruction:
         self._opcode = opcode
         self._shape = shape
         self._operands: list[HloInstruction] = []
-        self._users: dict[HloInstruction, int] = {}
+        self._users: HloInstruction | dict[HloInstruction, int] | None = None
         self._parent: HloComputation | None = None
-        self._attrs: dict[str, str | None] = {}
-        self._typed: dict[str, Any] = {}
-        self._called: dict[str, tuple[HloComputation, ...]] = {}
+        self._attrs: dict[str, str | None] | AttributeParts = {}
+        self._typed: dict[str, Any] = _NONE
+        self._called: dict[str, tuple[HloComputation, ...]] = _NONE
         self._control: list[HloInstruction] | None = None
         self.succ: dict[HloInstruction, None] | None = None
         """Control successors, kept by `add_control_dependency`; read `control_successors`."""
@@ -92,11 +112,11 @@ class HloInstruction:
         opcode: str,
         shape: Shape | None,
         operands: list[HloInstruction],
-        attrs: dict[str, str | None],
+        attrs: dict[str, str | None] | AttributeParts,
         payload: str | None,
         parent: HloComputation,
     ) -> HloInstruction:
-        """A node as the reader makes it: `operands` and `attrs` are taken over, not copied; nothing is checked.
+        """A node as the reader makes it: `operands` and a dictionary `attrs` are taken over; nothing is checked.
 
         It names `parent` already, which must `load` it. A shape that is None must be set before anybody looks.
         """
@@ -105,11 +125,10 @@ class HloInstruction:
         node._opcode = opcode
         node._shape = shape  # type: ignore[assignment]
         node._operands = operands
-        node._users = {}
+        node._users = None
         node._parent = parent
         node._attrs = attrs
-        node._typed = {}
-        node._called = {}
+        node._typed = node._called = _NONE
         node._control = None
         node.succ = None
         node._payload = payload
@@ -118,7 +137,12 @@ class HloInstruction:
         node.source_line = None
         for operand in operands:
             users = operand._users
-            users[node] = users[node] + 1 if node in users else 1
+            if users is None:
+                operand._users = node
+            elif users.__class__ is dict:
+                users[node] = users[node] + 1 if node in users else 1
+            else:
+                operand._add_user(node)
         return node
 
     def __repr__(self) -> str:
@@ -167,16 +191,19 @@ class HloInstruction:
     @property
     def users(self) -> tuple[HloInstruction, ...]:
         """Instructions that have this one as an operand, each once, in the order in which they became users."""
-        return tuple(self._users)
+        users = self._users
+        return tuple(users) if isinstance(users, dict) else () if users is None else (users,)
 
     @property
     def user_count(self) -> int:
         """Number of distinct users."""
-        return len(self._users)
+        users = self._users
+        return len(users) if isinstance(users, dict) else 0 if users is None else 1
 
     def use_count(self, user: HloInstruction) -> int:
         """How many operand places of `user` this instruction fills."""
-        return self._users.get(user, 0)
+        users = self._users
+        return users.get(user, 0) if isinstance(users, dict) else 1 if users is user else 0
 
     @property
     def parent(self) -> HloComputation:
@@ -243,7 +270,10 @@ class HloInstruction:
     @property
     def raw_attrs(self) -> dict[str, str | None]:
         """Attributes as text in printing order; None for those that the graph holds (called, control). Do not write."""
-        return self._attrs
+        attrs = self._attrs
+        if isinstance(attrs, tuple):
+            attrs = self._attrs = _joined(attrs)
+        return attrs
 
     def attr(self, name: str) -> Any:
         """Typed value of an attribute (text for a name without a type), None where it is absent.
@@ -252,31 +282,37 @@ class HloInstruction:
         """
         if name in self._typed:
             return self._typed[name]
-        text = self._attrs.get(name)
+        text = self.raw_attrs.get(name)
         if text is None:
             return None
         kind = ATTRIBUTES.get(name)
         value = text if kind is None else kind.parse(text)
-        self._typed[name] = value
+        self._keep_typed(name, value)
         return value
+
+    def _keep_typed(self, name: str, value: Any) -> None:
+        if self._typed is _NONE:
+            self._typed = {}
+        self._typed[name] = value
 
     def set_attr(self, name: str, value: Any) -> None:
         """Set an attribute: a string is its text as printed, any other value is formatted; None removes it."""
-        self._typed.pop(name, None)
+        if self._typed is not _NONE:
+            self._typed.pop(name, None)
         if value is None:
-            self._attrs.pop(name, None)
+            self.raw_attrs.pop(name, None)
         elif isinstance(value, str):
-            self._attrs[name] = value
+            self.raw_attrs[name] = value
         else:
             kind = ATTRIBUTES.get(name)
-            self._attrs[name] = str(value) if kind is None else kind.format(value)
+            self.raw_attrs[name] = str(value) if kind is None else kind.format(value)
             if kind is not None:
-                self._typed[name] = value
+                self._keep_typed(name, value)
         self.touch()
 
     def load_attr(self, name: str, text: str) -> None:
         """Set an attribute's text as it was read, without dropping caches (the reader's way in)."""
-        self._attrs[name] = text
+        self.raw_attrs[name] = text
 
     def load_payload(self, text: str) -> None:
         """Set what stands in the parentheses, as it was read (the reader's way in): operands that nobody defines."""
@@ -331,17 +367,19 @@ class HloInstruction:
         new = tuple(value) if isinstance(value, (list, tuple)) else (value,)
         for old in self._called.get(name, ()):
             old.drop_caller(self)
+        if self._called is _NONE:
+            self._called = {}
         self._called[name] = new  # type: ignore[assignment]
-        self._attrs[name] = None
+        self.raw_attrs[name] = None
         for computation in self._called[name]:
             computation.add_caller(self)
         self.touch()
 
     def drop_called(self, name: str) -> None:
         """Remove an attribute that names computations."""
-        for old in self._called.pop(name, ()):
+        for old in self._called.pop(name, ()) if self._called else ():
             old.drop_caller(self)
-        self._attrs.pop(name, None)
+        self.raw_attrs.pop(name, None)
         self.touch()
 
     @property
@@ -367,7 +405,7 @@ class HloInstruction:
         if self in successor._control:
             return
         successor._control.append(self)
-        successor._attrs.setdefault(CONTROL, None)
+        successor.raw_attrs.setdefault(CONTROL, None)
         if self.succ is None:
             self.succ = {}
         self.succ[successor] = None
@@ -378,7 +416,7 @@ class HloInstruction:
         if successor._control and self in successor._control:
             successor._control.remove(self)
             if not successor._control:
-                successor._attrs.pop(CONTROL, None)
+                successor.raw_attrs.pop(CONTROL, None)
             if self.succ is not None:
                 self.succ.pop(successor, None)
             successor.touch()
@@ -437,7 +475,7 @@ class HloInstruction:
                 name = module.instruction_names.unique(name)
         self._name = name
         self.touch()
-        for user in self._users:
+        for user in self.users:
             user.touch()
         for after in self.succ or ():
             after.touch()
@@ -464,14 +502,22 @@ class HloInstruction:
         self.line_cache = self.source_line = None
 
     def _add_user(self, user: HloInstruction) -> None:
-        self._users[user] = self._users.get(user, 0) + 1
+        users = self._users
+        if isinstance(users, dict):
+            users[user] = users.get(user, 0) + 1
+        elif users is None:
+            self._users = user
+        else:
+            self._users = {user: 2} if users is user else {users: 1, user: 1}
 
     def _drop_user(self, user: HloInstruction) -> None:
-        count = self._users[user] - 1
-        if count:
-            self._users[user] = count
+        users = self._users
+        if not isinstance(users, dict):
+            self._users = None
+        elif users[user] > 1:
+            users[user] -= 1
         else:
-            del self._users[user]
+            del users[user]
 
     # ---------------------------------------------------------------- copies
     def clone_with(
@@ -489,10 +535,12 @@ class HloInstruction:
             payload=self._payload,
             literal=self._literal,
         )
-        node._attrs = {k: v for k, v in self._attrs.items() if k != CONTROL}
-        node._typed = dict(self._typed)
-        for key, group in self._called.items():
-            node._called[key] = group
+        node._attrs = {k: v for k, v in self.raw_attrs.items() if k != CONTROL}
+        if self._typed:
+            node._typed = dict(self._typed)
+        if self._called:
+            node._called = dict(self._called)
+        for group in node._called.values():
             for computation in group:
                 computation.add_caller(node)
         return node
@@ -522,8 +570,8 @@ class HloInstruction:
                     return False
         elif self._payload != other._payload:
             return False
-        mine = {k: v for k, v in self._attrs.items() if k not in ignore and k != CONTROL}
-        theirs = {k: v for k, v in other._attrs.items() if k not in ignore and k != CONTROL}
+        mine = {k: v for k, v in self.raw_attrs.items() if k not in ignore and k != CONTROL}
+        theirs = {k: v for k, v in other.raw_attrs.items() if k not in ignore and k != CONTROL}
         return mine == theirs and self._called == other._called
 
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from hloscope.core.errors import InternalError, ParseError
 from hloscope.core.hlo.attributes import CALLED, CONTROL, split_top
 from hloscope.core.hlo.computation import HloComputation
-from hloscope.core.hlo.instruction import HloInstruction
+from hloscope.core.hlo.instruction import AttributeParts, HloInstruction
 from hloscope.core.hlo.opcodes import ALIASES, OPCODES
 from hloscope.core.text.async_sugar import async_parts, make_async
 from hloscope.core.text.line_pattern import DIGITS, INDEX_COMMENT, LINE, PAIRS, PLAIN_KEYS
 from hloscope.core.text.opcode_syntax import SYNTAX, syntax_of
 from hloscope.core.text.operand_reader import MAX_DEPTH, OPCODE, WORD, read_operands
-from hloscope.core.text.reading import Reading, Stop, TooDeep, without_comments
+from hloscope.core.text.reading import AttributeSplit, Reading, Stop, TooDeep, without_comments
 from hloscope.core.text.scan import BLANKS, attribute_end, instruction_end, match_bracket, skip_blank, value_end
 
 if TYPE_CHECKING:
@@ -139,33 +139,27 @@ class BodyReader:
             if "/" in operands:
                 operands = INDEX_COMMENT.sub("", operands)
             try:
-                arguments = [defined[operand] for operand in operands.replace("%", "").split(", ")]
+                arguments = list(map(defined.__getitem__, operands.replace("%", "").split(", ")))
             except KeyError:
                 return False
         elif inside:
             return False
-        special = False
-        attrs: dict[str, str | None] = {}
-        if before or after:
-            pairs = PAIRS.findall(before)
-            count = len(pairs)
-            attrs = dict(pairs)
-            if metadata is not None:
-                attrs["metadata"] = metadata
-                count += 1
-            if after:
-                pairs = PAIRS.findall(after)
-                count += len(pairs)
-                attrs.update(pairs)
-            if len(attrs) != count:
-                return False
-            if not plain >= attrs.keys():
-                if not attrs.keys() <= SYNTAX[opcode].rank.keys() or _opens_body(attrs):
-                    return False
-                special = True
-        elif metadata is not None:
-            attrs["metadata"] = metadata
         reading = self.reading
+        special = False
+        attrs: dict[str, str | None] | AttributeParts = ()
+        if before or after:
+            key = (opcode, before, after)
+            split = reading.splits.get(key)
+            if split is None:
+                split = _split(opcode, plain, before, after)
+                if len(before) + len(after) < _OFTEN:
+                    reading.splits[key] = split
+            first, last, special = split
+            if first is None:
+                return False
+            attrs = (first, metadata, last)
+        elif metadata is not None:
+            attrs = (_NOTHING, metadata, _NOTHING)
         shape = reading.shapes.get(shape_text)
         if shape is None:
             try:
@@ -176,20 +170,21 @@ class BodyReader:
         node.source_line = line
         start = found.start(1)
         if special:
-            self._take_special(node, attrs, found.start(8))
+            self._take_special(node, found.start(8))
         self.nodes.append(node)
         self.starts.append(start)
         defined[name] = node
         if root:
             self._set_root(node, start)
         if reading.check:
-            places = {key: found.start(9) if key == "metadata" else found.start(8) for key in attrs}
+            places = {key: found.start(9) if key == "metadata" else found.start(8) for key in node.raw_attrs}
             places["("] = found.start(7) if operands is None and inside is not None else found.start(6)
             self._check(node, start, name, places, linked=True)
         reading.pos = found.end()
         return True
 
-    def _take_special(self, node: HloInstruction, attrs: dict[str, str | None], at: int) -> None:
+    def _take_special(self, node: HloInstruction, at: int) -> None:
+        attrs = node.raw_attrs
         for key in list(attrs):
             value = attrs[key]
             if value is None:
@@ -509,6 +504,23 @@ class BodyReader:
         from hloscope.core.text.strict import check_instruction
 
         check_instruction(self.reading, node, start, name, places, linked=linked)
+
+
+_NOTHING: dict[str, str | None] = {}
+_OFTEN = 200
+"""Characters of attributes that are likely to come again."""
+
+
+def _split(opcode: str, plain: frozenset[str], before: str, after: str) -> AttributeSplit:
+    """Attributes before and after the metadata, and whether the graph holds some of them; None for the slow way."""
+    first, last = PAIRS.findall(before), PAIRS.findall(after)
+    attrs: dict[str, str | None] = {**dict(first), **dict(last)}
+    if len(attrs) != len(first) + len(last) or "metadata" in attrs:
+        return None, {}, False
+    special = not plain >= attrs.keys()
+    if special and (not attrs.keys() <= SYNTAX[opcode].rank.keys() or _opens_body(attrs)):
+        return None, {}, False
+    return dict(first), dict(last), special
 
 
 def _opens_body(attrs: dict[str, str | None]) -> bool:

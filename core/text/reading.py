@@ -37,6 +37,10 @@ def _scan(text: str, pos: int) -> tuple[Shape, int]:
         raise ParseError("tuples are nested too deep", column=pos + 1) from None
 
 
+AttributeSplit = tuple["dict[str, str | None] | None", "dict[str, str | None]", bool]
+"""What stands before and after an instruction's metadata, by name, and whether the graph holds some of it."""
+
+
 class Stop(Exception):
     """The instruction or computation at hand cannot be read; `offset` says where."""
 
@@ -77,6 +81,8 @@ class Reading:
         self._blanked: str | None = None
         self.shapes: dict[str, Shape] = {}
         """Shapes read so far, by text."""
+        self.splits: dict[tuple[str, str, str], AttributeSplit] = {}
+        """Attributes read so far, by opcode and text; to be copied."""
 
     # ---------------------------------------------------------------- findings
     def report(

@@ -16,9 +16,9 @@ from hloscope.core.runtime import npz
 from hloscope.core.version import version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from hloscope.bisect.result import Answer
+    from hloscope.bisect.result import Answer, Culprit
     from hloscope.core.views.data import Source
 
 _METADATA = re.compile(r",\s*metadata=\{(?:[^{}\"]|\"(?:[^\"\\]|\\.)*\"|\{[^{}]*\})*\}")
@@ -85,8 +85,14 @@ def redacted(text: str) -> str:
     return _TABLES.sub("", _FRONTEND.sub("", _METADATA.sub("", text)))
 
 
-def report(answer: Answer, source: Source | None, words: Sequence[str], files: Sequence[str]) -> Iterator[str]:
-    """The answer as Markdown, line by line."""
+def report(
+    answer: Answer,
+    source: Source | None,
+    words: Sequence[str],
+    files: Sequence[str],
+    line: Callable[[Culprit], int | None] | None = None,
+) -> Iterator[str]:
+    """The answer as Markdown, line by line; `line` finds a culprit's line in its file."""
     name = source.module if source is not None else "a program"
     yield f"# {answer.verdict}: {name}"
     yield ""
@@ -95,6 +101,13 @@ def report(answer: Answer, source: Source | None, words: Sequence[str], files: S
         stage = f", stage {one.stage}" if one.stage is not None else ""
         fuel = f", fuel {one.fuel}" if one.fuel is not None else ""
         yield f"**Culprit:** {where}, run {one.occurrence}{stage}{fuel}. {one.sentence}"
+        at = one.line if line is None else line(one)
+        if at is not None:
+            yield ""
+            yield f"Where: `{one.file}:{at}`"
+        yield ""
+    if answer.pair:
+        yield f"**Pair:** the fault shows only where both `{answer.pair[0]}` and `{answer.pair[1]}` run."
         yield ""
     yield "## Evidence"
     yield from (f"- {said}" for said in answer.evidence)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -16,16 +18,16 @@ from hloscope.core.errors import UnsupportedError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hloscope.bisect.probing import Prober
     from hloscope.bisect.result import Answer, Culprit
     from hloscope.bisect.search import Step
-    from hloscope.core.passes.interface import HloPass
-    from hloscope.core.passes.registry import Registry
+    from hloscope.core.runtime.evaluator import Value
     from hloscope.core.views.data import Source
     from hloscope.core.views.run import Run
 
 
 @click.command("bisect", epilog="Example: hloscope bisect module.hlo --plugin my_rules.py --pipeline cpu")
-@click.argument("path", metavar="FILE", required=False)
+@click.argument("path", metavar="FILE/FILE.py:FUNCTION", required=False)
 @click.option(
     "--engine",
     type=click.Choice(("core", "xla")),
@@ -51,6 +53,13 @@ if TYPE_CHECKING:
 @click.option("--args", "args_path", metavar="ARGS.npz", help="Inputs; random ones by --seed where this is left out.")
 @click.option("--seed", default=0, show_default=True, help="Seed of random inputs.")
 @click.option("--cures/--no-cures", default=True, help="Look for switches of the real XLA that make it right.")
+@click.option("--over", metavar="jaxlib=A..B", help="Search releases of the compiler: where something changed.")
+@click.option("--jobs", default=1, show_default=True, help="Probes at the same time, on the local cores.")
+@click.option("--cluster", metavar="ADDRESS", help="Probes on a Dask cluster: the address of its scheduler.")
+@click.option("--fresh", is_flag=True, help="Ask everything anew, also what a killed run of this search has found.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Longest run of one probe of the real XLA or a command.")
+@click.option("--arg", "shapes", metavar="SHAPE", multiple=True, help="Argument of a Pallas function, in order.")
+@click.option("--report", metavar="FILE.md", help="Write the answer as Markdown, too.")
 @click.option("--bundle", metavar="DIR", help="Write a folder for a bug report: module, inputs, results, report.")
 @click.option("--no-redact", is_flag=True, help="Keep source files and operation names in the bundle.")
 @click.option("--ledger", metavar="RUN.ledger", help="Keep the ledger of the compile that shows the fault.")
@@ -72,6 +81,13 @@ def command(
     args_path: str | None,
     seed: int,
     cures: bool,
+    over: str | None,
+    jobs: int,
+    cluster: str | None,
+    fresh: bool,
+    timeout: float | None,
+    shapes: tuple[str, ...],
+    report: str | None,
     bundle: str | None,
     no_redact: bool,
     ledger: str | None,
@@ -91,59 +107,178 @@ def command(
     it dumped are searched, and switches that cure it are listed apart. --command does the same for any program, by
     XLA_FLAGS and its exit code: 0 right, 125 no answer, 1 to 124 wrong.
 
-    Exit 1 where something is wrong, 0 where nothing differs.
-    """
-    from hloscope.core.cli.opening import refuse_existing
-    from hloscope.core.views.run import find_definition, load
+    --over jaxlib=0.6.0..0.10.2 compiles the file with releases of the compiler, each in an environment of its own that
+    is kept. FILE.py:FUNCTION is a Pallas kernel: what hardware may choose is searched.
 
-    ending = Ending(as_json, bundle, not no_redact, force)
-    if user_command is not None:
-        if path is not None:
-            raise UsageError("--command takes no FILE")
-        return _search_command(user_command, xla_flags, cures, ending)
-    if path is None:
-        raise UsageError("name a FILE or a dump, or give --command")
-    if ledger is not None:
-        refuse_existing(ledger, force)
-    with load(path, module) as run:
-        say_notes(run.notes)
-        if len(run) > 1:
-            if passes is not None or pipeline is not None or plugin or disable_passes:
-                raise UsageError("--passes, --pipeline, --plugin, --disable-passes are for a single module", path=path)
+    A search that is killed goes on where it was when the same command is given again. Exit 1 where something is wrong,
+    0 where nothing differs.
+    """
+    from hloscope.bisect.journal import Journal, content_of
+    from hloscope.bisect.probing import prober
+    from hloscope.core.cli.opening import refuse_existing
+    from hloscope.core.views.run import load
+
+    ending = Ending(as_json, bundle, not no_redact, force, report)
+    if report is not None:
+        refuse_existing(report, force)
+    if bundle is not None:
+        refuse_filled(bundle, force)
+    files = [path, against, args_path, oracle, *plugin]
+    settings = (
+        path, engine, user_command, against, xla_flags, passes, pipeline, target, plugin, disable_passes, oracle,
+        args_path, seed, cures, module, over, timeout, os.environ.get("XLA_FLAGS"),
+    )  # fmt: skip
+    started = (*files, *shlex.split(user_command or ""), *(shlex.split(oracle) if oracle else ()))
+    question = (repr(settings), content_of(word for word in started if word), _installed())
+    with Journal.for_question(*question, fresh=fresh) as journal, prober(journal, jobs, cluster) as probes:
+        if user_command is not None:
+            if path is not None:
+                raise UsageError("--command takes no FILE")
+            return _search_command(user_command, xla_flags, cures, timeout, probes, ending)
+        if path is None:
+            raise UsageError("name a FILE or a dump, or give --command")
+        if _PALLAS.match(path):
+            if plugin or passes or pipeline or disable_passes or against or over or args_path:
+                raise UsageError("a Pallas kernel takes --arg, --target, --seed and nothing of a module", path=path)
+            return _search_pallas(path, shapes, target, seed, ending)
+        if shapes:
+            raise UsageError("--arg is for a Pallas kernel, FILE.py:FUNCTION", path=path)
+        if ledger is not None:
+            refuse_existing(ledger, force)
+        with load(path, module) as run:
+            say_notes(run.notes)
+            if len(run) > 1 and over is None:
+                if passes is not None or pipeline is not None or plugin or disable_passes:
+                    raise UsageError(
+                        "--passes, --pipeline, --plugin, --disable-passes are for a single module", path=path
+                    )
+                if against is not None:
+                    return _search_two(run, against, module, args_path, seed, ending)
+                return _search_dump(run, oracle, args_path, seed, probes, ending)
             if against is not None:
-                return _search_two(run, against, module, args_path, seed, ending)
-            return _search_dump(run, oracle, args_path, seed, ending)
-        if against is not None:
-            raise UsageError("--against needs two dumps", path=path)
-        data = run.stage_bytes(0)
-        source = run.source
-    if engine == "xla":
-        if passes is not None or pipeline is not None or plugin or ledger is not None:
-            raise UsageError("--passes, --pipeline, --plugin and --ledger are for --engine core", path=path)
-        return _search_xla(data, path, source, oracle, args_path, seed, xla_flags, disable_passes, cures, ending)
+                raise UsageError("--against needs two dumps", path=path)
+            data = run.stage_bytes(0)
+            source = run.source
+        given = Given(data, path, source, oracle, args_path, seed)
+        if over is not None:
+            if passes is not None or pipeline is not None or plugin or ledger is not None or disable_passes:
+                raise UsageError("--over takes no --passes, --pipeline, --plugin, --disable-passes, --ledger")
+            return _search_over(given, over, xla_flags, probes, ending)
+        if engine == "xla":
+            if passes is not None or pipeline is not None or plugin or ledger is not None:
+                raise UsageError("--passes, --pipeline, --plugin and --ledger are for --engine core", path=path)
+            return _search_xla(given, xla_flags, disable_passes, cures, timeout, probes, ending)
+        if passes is not None and pipeline is not None:
+            raise UsageError("--passes and --pipeline exclude each other")
+        return _search_core(
+            given, passes, pipeline, plugin, disable_passes, target, ledger, probes, ending
+        )
+
+
+_PALLAS = re.compile(r".+\.py(?::[A-Za-z_]\w*)?$")
+
+
+def refuse_filled(folder: str, force: bool) -> None:
+    """Raises UsageError where a bundle's folder holds something: said before the search, not after it."""
+    if not force and (os.path.isfile(folder) or (os.path.isdir(folder) and os.listdir(folder))):
+        raise UsageError("exists already and is not empty", path=folder, hint="--force writes into it")
+
+
+def _installed() -> str:
+    """The compiler that a search of it depends on."""
+    from hloscope.core.xla.targets import package_version
+
+    return f"{package_version('jaxlib')} {package_version('numpy')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One module, and what is right for it."""
+
+    data: bytes
+    path: str
+    source: Source
+    oracle: str
+    args_path: str | None
+    seed: int
+
+    @property
+    def text(self) -> str:
+        """The module as text."""
+        return self.data.decode("utf-8", "surrogateescape")
+
+    def line(self, culprit: Culprit) -> int | None:
+        """1-based line of what a culprit names."""
+        from hloscope.core.views.run import find_definition
+
+        place = find_definition(self.data, culprit.instruction, 0) if culprit.instruction is not None else None
+        return place.line + 1 if place is not None else culprit.line
+
+
+def _search_core(
+    given: Given,
+    passes: str | None,
+    pipeline: str | None,
+    plugin: tuple[str, ...],
+    disable_passes: str | None,
+    target: str,
+    ledger: str | None,
+    probes: Prober,
+    ending: Ending,
+) -> int:
+    """Our own compiler on one module as what is searched."""
     from hloscope.bisect.oracles import make_oracle
-    from hloscope.bisect.subjects.core import CoreSearch, CoreSubject
-    from hloscope.core.passes.flags import PassFlags
-    from hloscope.core.passes.registry import Registry
-    from hloscope.core.text import load_module
+    from hloscope.bisect.subjects.core import CoreSearch
+    from hloscope.bisect.subjects.core_probe import Recipe
+    from hloscope.core.passes.registry import Registry, split_passes
 
     registry = Registry()
+    texts: list[tuple[str, str]] = []
     for file in plugin:
         registry.load_plugin(file)
-    make = _pipeline(passes, pipeline, registry)
-    subject_module = load_module(data.decode("utf-8", "surrogateescape"), path)
-    flags = PassFlags(xla_disable_hlo_passes=tuple(disable_passes.split(",")) if disable_passes else ())
-    subject = CoreSubject(subject_module, path, make, registry, flags, target)
-    search = CoreSearch(
-        subject, make_oracle(oracle, subject_module, args_path, seed), ledger, force, _progress()
+        with open(file, encoding="utf-8") as opened:
+            texts.append((file, opened.read()))
+    if passes is not None and not split_passes(passes):
+        raise UsageError("--passes names no pass")
+    disabled = tuple(disable_passes.split(",")) if disable_passes else ()
+    recipe = Recipe(given.text, given.path, passes, pipeline, tuple(texts), disabled, target)
+    subject = recipe.subject(registry)
+    judge = make_oracle(given.oracle, subject.module, given.args_path, given.seed)
+    answer = CoreSearch(subject, judge, ledger, ending.force, _progress(), probes).run()
+    return _finish(answer, given.source, given.line, ending)
+
+
+def _search_over(given: Given, over: str, xla_flags: str, probes: Prober, ending: Ending) -> int:
+    """Releases of the compiler as what is searched."""
+    from hloscope.bisect.subjects.over import OverSearch
+    from hloscope.bisect.subjects.versions import versions_between
+    from hloscope.core.runtime import npz
+    from hloscope.core.runtime.inputs import inputs_for
+    from hloscope.core.text import load_module
+
+    if given.oracle != "reference" and not given.oracle.endswith(".npz"):
+        raise UnsupportedError(f"--oracle {given.oracle}: --over takes reference or an .npz")
+    module = load_module(given.text, given.path)
+    recorded = npz.read(given.oracle) if given.oracle.endswith(".npz") else None
+    args: Sequence[Value] = npz.read(given.args_path).inputs if given.args_path is not None else ()
+    args = args or (recorded.inputs if recorded is not None else ()) or inputs_for(module.entry, given.seed)
+    expected = recorded.outputs if recorded is not None else None
+    versions = versions_between(over)
+    search = OverSearch(
+        module, given.text, given.path, args, versions, expected, shlex.split(xla_flags), _progress(), probes
     )
-    answer = search.run()
+    return _finish(search.run(), given.source, given.line, ending)
 
-    def line(one: Culprit) -> int | None:
-        place = find_definition(data, one.instruction, 0) if one.instruction is not None else None
-        return place.line + 1 if place is not None else None
 
-    return _finish(answer, source, line, ending)
+def _search_pallas(path: str, shapes: tuple[str, ...], target: str, seed: int, ending: Ending) -> int:
+    """A Pallas kernel as what is searched."""
+    from hloscope.bisect.subjects.pallas import PallasSearch
+    from hloscope.core.pallas.tracing import trace_file
+
+    file, _, function = path.rpartition(":") if not path.endswith(".py") else (path, "", "")
+    trace = trace_file(file, function or None, args=shapes)
+    answer = PallasSearch(trace, None if target == "cpu" else target, seed, watch=_progress()).run()
+    return _finish(answer, None, lambda culprit: culprit.line, ending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +289,8 @@ class Ending:
     bundle: str | None
     redact: bool
     force: bool
+    report: str | None = None
+    """File for the answer as Markdown."""
 
 
 def _finish(answer: Answer, source: Source | None, line: Callable[[Culprit], int | None], ending: Ending) -> int:
@@ -163,16 +300,26 @@ def _finish(answer: Answer, source: Source | None, line: Callable[[Culprit], int
 
         words = ["bisect", *(shlex.quote(word) for word in _words())]
         write_bundle(ending.bundle, answer, source, words, redact=ending.redact, force=ending.force)
+    if ending.report is not None:
+        from hloscope.bisect.bundle import report
+
+        words = ["bisect", *(shlex.quote(word) for word in _words())]
+        with open(ending.report, "w", encoding="utf-8", errors="surrogateescape") as out:
+            out.write("\n".join(report(answer, source, words, [], line)) + "\n")
     keys = {
         "verdict": answer.verdict,
         "culprits": [_culprit_keys(one, line(one)) for one in answer.culprits],
         "cures": answer.cures,
+        "pair": answer.pair,
+        "changes": answer.changes,
         "probes": answer.probes,
         "evidence": answer.evidence,
         "reduced": None,
         "bundle": ending.bundle if answer.fault else None,
     }
     emit_object(keys, ending.as_json, lambda: _show(answer, line), source=source)
+    if ending.report is not None and not ending.as_json:
+        click.echo(f"  {ending.report}: the answer as Markdown")
     if ending.bundle is not None and answer.fault and not ending.as_json:
         click.echo(f"  {ending.bundle}: the bundle; report.md in it says how to see it")
     return 1 if answer.fault else 0
@@ -183,55 +330,51 @@ def _words() -> list[str]:
     return sys.argv[sys.argv.index("bisect") + 1 :] if "bisect" in sys.argv else []
 
 
-def _search_command(user_command: str, xla_flags: str, cures: bool, ending: Ending) -> int:
+def _search_command(
+    user_command: str, xla_flags: str, cures: bool, timeout: float | None, probes: Prober, ending: Ending
+) -> int:
     """A user's own program as what is searched."""
-    from hloscope.bisect.subjects.xla import CommandSearch
+    from hloscope.bisect.subjects.xla import COMMAND_SECONDS, CommandSearch
 
-    answer = CommandSearch(user_command, shlex.split(xla_flags), cures=cures, watch=_progress()).run()
-    return _finish(answer, None, lambda _: None, ending)
+    seconds = timeout or COMMAND_SECONDS
+    search = CommandSearch(user_command, shlex.split(xla_flags), seconds, cures, _progress(), probes)
+    return _finish(search.run(), None, lambda _: None, ending)
 
 
 def _search_xla(
-    data: bytes,
-    path: str,
-    source: Source,
-    oracle: str,
-    args_path: str | None,
-    seed: int,
+    given: Given,
     xla_flags: str,
     disable_passes: str | None,
     cures: bool,
+    timeout: float | None,
+    probes: Prober,
     ending: Ending,
 ) -> int:
     """The installed XLA:CPU on one module as what is searched."""
-    from hloscope.bisect.subjects.xla import XlaSearch, unoptimised
+    from hloscope.bisect.subjects.xla import PROBE_SECONDS, XlaSearch, unoptimised
     from hloscope.core.runtime import npz
-    from hloscope.core.runtime.evaluator import Token, Value, leaves
+    from hloscope.core.runtime.evaluator import Token, leaves
     from hloscope.core.runtime.inputs import inputs_for
     from hloscope.core.text import load_module
-    from hloscope.core.views.run import find_definition
 
-    text = data.decode("utf-8", "surrogateescape")
-    module = load_module(text, path)
+    text, oracle = given.text, given.oracle
+    module = load_module(text, given.path)
     recorded = npz.read(oracle) if oracle.endswith(".npz") else None
     if recorded is None and oracle not in ("reference", "unoptimised"):
         raise UnsupportedError(f"--oracle {oracle}: --engine xla takes reference, unoptimised or an .npz")
-    args: Sequence[Value] = npz.read(args_path).inputs if args_path is not None else ()
+    args: Sequence[Value] = npz.read(given.args_path).inputs if given.args_path is not None else ()
     if not args and recorded is not None:
         args = recorded.inputs
-    args = args or inputs_for(module.entry, seed)
+    args = args or inputs_for(module.entry, given.seed)
     expected = recorded.outputs if recorded is not None else None
     if oracle == "unoptimised":
         expected = unoptimised(text, [leaf for one in args for leaf in leaves(one) if not isinstance(leaf, Token)])
     disabled = tuple(disable_passes.split(",")) if disable_passes else ()
-    flags = shlex.split(xla_flags)
-    answer = XlaSearch(module, text, path, args, expected, flags, disabled, cures, _progress()).run()
-
-    def line(one: Culprit) -> int | None:
-        place = find_definition(data, one.instruction, 0) if one.instruction is not None else None
-        return place.line + 1 if place is not None else None
-
-    return _finish(answer, source, line, ending)
+    search = XlaSearch(
+        module, text, given.path, args, expected, shlex.split(xla_flags), disabled, cures, _progress(), probes,
+        timeout or PROBE_SECONDS,
+    )  # fmt: skip
+    return _finish(search.run(), given.source, given.line, ending)
 
 
 def _search_two(run: Run, against: str, module: str | None, args_path: str | None, seed: int, ending: Ending) -> int:
@@ -250,7 +393,9 @@ def _search_two(run: Run, against: str, module: str | None, args_path: str | Non
     return _finish(answer, run.source, lambda _: None, ending)
 
 
-def _search_dump(run: Run, oracle: str, args_path: str | None, seed: int, ending: Ending) -> int:
+def _search_dump(
+    run: Run, oracle: str, args_path: str | None, seed: int, probes: Prober, ending: Ending
+) -> int:
     """The stages of a dump as what is searched."""
     from hloscope.bisect.subjects.dump import DumpSearch
     from hloscope.core.runtime import npz
@@ -268,6 +413,7 @@ def _search_dump(run: Run, oracle: str, args_path: str | None, seed: int, ending
         recorded.outputs if recorded is not None else None,
         ReplayOptions(seed=seed, workers=1),
         _progress(),
+        probes,
     ).run()
 
     def line(one: Culprit) -> int | None:
@@ -277,19 +423,6 @@ def _search_dump(run: Run, oracle: str, args_path: str | None, seed: int, ending
         return place.line + 1 if place is not None else None
 
     return _finish(answer, run.source, line, ending)
-
-
-def _pipeline(passes: str | None, pipeline: str | None, registry: Registry) -> Callable[[], list[HloPass]]:
-    from hloscope.core.passes.pipelines import named_pipeline, transforms_pipeline
-
-    if passes is not None and pipeline is not None:
-        raise UsageError("--passes and --pipeline exclude each other")
-    if passes is None:
-        named_pipeline(pipeline or "cpu", registry)  # a wrong name is said before anything runs
-        return lambda: named_pipeline(pipeline or "cpu", registry)
-    if not registry.make_all(passes):
-        raise UsageError("--passes names no pass")
-    return lambda: transforms_pipeline(registry.make_all(passes), registry)
 
 
 def _culprit_keys(culprit: Culprit, line: int | None) -> dict[str, object]:
@@ -335,9 +468,11 @@ def _show(answer: Answer, line: Callable[[Culprit], int | None]) -> None:
             click.echo(f"  {one.sentence}")
         at = line(one)
         if at is not None:
-            click.echo(f"  {one.file}:{at}: %{one.instruction}")
-        if one.fuel is not None:
+            click.echo(f"  {one.file}:{at}: %{one.instruction}" if one.instruction else f"  {one.file}:{at}")
+        if one.fuel is not None and one.pipeline != "pallas":
             click.echo(f"  see it: hloscope opt … --fuel {one.pass_name}={one.fuel}, right with ={one.fuel - 1}")
+    if answer.pair:
+        click.echo(f"pair: {' and '.join(answer.pair)}: the fault shows only where both run")
     for said in answer.evidence:
         click.echo(f"  {said}")
     for cure in answer.cures:

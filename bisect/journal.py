@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from hloscope.bisect.search import Outcome
-from hloscope.core.errors import UsageError
+from hloscope.core.errors import HloscopeError, UsageError
 from hloscope.core.version import version
 
 CACHE_VARIABLE = "HLOSCOPE_CACHE_DIR"
@@ -69,9 +69,14 @@ class Journal:
     _earlier: set[str] = field(default_factory=set[str])
 
     @staticmethod
-    def for_question(*parts: str | bytes) -> Journal:
-        """The journal of a question, with what an earlier run of it left. Raises UsageError for an unusable folder."""
+    def for_question(*parts: str | bytes, fresh: bool = False) -> Journal:
+        """The journal of a question, with what an earlier run of it left unless it starts `fresh`.
+
+        Raises UsageError for an unusable folder.
+        """
         folder = cache_folder() / "bisect" / digest(version(), *parts)
+        if fresh:
+            shutil.rmtree(folder, ignore_errors=True)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -94,8 +99,8 @@ class Journal:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._temporary is not None:
             self._temporary.cleanup()
-        elif kind is None:
-            self.close()
+        elif kind is None or issubclass(kind, HloscopeError) or not self._known:
+            self.close()  # an error of the user's is an answer, too
 
     def close(self) -> None:
         """The search has answered: nothing stays."""

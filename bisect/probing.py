@@ -1,8 +1,8 @@
 """Making probes: one after the other, on the local cores, or on a cluster, each at most once.
 
-A *task* is a picklable value that says what it probes (`key`) and can do it (`run`). Whoever searches hands over several
-at a time; what the journal knows is not made again, the rest goes to an executor of ``concurrent.futures``. Dask's
-``distributed`` gives one for a cluster. A worker that dies costs a second try of what it was at.
+A *task* is a picklable value that says what it probes (`key`) and can do it (`run`). Whoever searches hands over
+several at a time; what the journal knows is not made again, the rest goes to an executor of ``concurrent.futures``.
+Dask's ``distributed`` gives one for a cluster. A worker that dies costs a second try of what it was at.
 """
 
 from __future__ import annotations

@@ -66,6 +66,9 @@ class Answer:
     pair: tuple[str, ...] = ()
     """Runs of passes that show the fault only together, ``pipeline/pass:occurrence`` in order; empty where one does."""
 
+    changes: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    """Over versions: what changed between which two, with what it was and is."""
+
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """Files for a bundle: HLO and differences, by name."""
     arrays: dict[str, tuple[list[Array], list[Array]]] = field(

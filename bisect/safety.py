@@ -59,9 +59,8 @@ def lost_orders(before: HloModule, after: HloModule) -> list[Unsafe]:
             continue
         if (one.opcode, other.opcode) != (first.opcode, second.opcode) or _ordered(one, other, after):
             continue
-        found.append(
-            Unsafe("order", other.name, f"nothing orders %{other.name} after %{one.name} any more, as a control edge did")
-        )
+        said = f"nothing orders %{other.name} after %{one.name} any more, as a control edge did"
+        found.append(Unsafe("order", other.name, said))
     return found
 
 

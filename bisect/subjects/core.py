@@ -184,10 +184,8 @@ class CoreSearch:
         # Each of several that cure only together is enough by itself: the first is told, the others beside it.
         partner = earlier[min(members)]
         answer.pair = (_name(partner), _name(guilty))
-        answer.evidence.append(
-            f"{_name(guilty)} does it only after {' or '.join(_name(earlier[at]) for at in sorted(members))}: with that "
-            "off, the result is right"
-        )
+        others = " and ".join(_name(earlier[at]) for at in sorted(members))
+        answer.evidence.append(f"{_name(guilty)} does it only after {others}: with that off, the result is right")
 
     # ---------------------------------------------------------------- probes
     def _ask(self, subject: CoreSubject, choice: Choice) -> Outcome:

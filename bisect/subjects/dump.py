@@ -435,8 +435,9 @@ class _Judge:
 
     def _check_all(self, asked: Sequence[tuple[str, Mapping[str, Array]]]) -> list[StageVerdict]:
         reference = Path(self._reference).read_bytes() if self._prober.cluster else None
+        cache = str(self._cache)
         tasks = [
-            StageProbe(StageTask(text, self._reference, self._options, str(self._cache), dict(values)), self._key, reference)
+            StageProbe(StageTask(text, self._reference, self._options, cache, dict(values)), self._key, reference)
             for text, values in asked
         ]
         return [verdict_of(one) for one in self._prober.ask(tasks)]

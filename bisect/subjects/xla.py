@@ -48,6 +48,8 @@ SWITCHES: tuple[tuple[str, str], ...] = (
 """Flags that change numerics or code generation, with what each one does."""
 PROBE_SECONDS = 300.0
 """Longest compile and run of one probe, in seconds."""
+COMMAND_SECONDS = 1800.0
+"""Longest run of a user's program, in seconds."""
 UNOPTIMISED = ("--xla_backend_optimization_level=0", "--xla_cpu_enable_fast_math=false")
 
 
@@ -102,7 +104,7 @@ class XlaSearch:
         return answer
 
     def _whole(self, task: XlaTask, place: str) -> tuple[Outcome, list[Array] | None]:
-        """The compile that is dumped to a folder, with its results where it gave any; kept whole for a resumed search."""
+        """The compile that is dumped to a folder, with its results where it gave any; kept for a resumed search."""
         journal = self.prober.journal
         known = journal.get("whole") if journal.kept("whole") is not None else None
         saved = os.path.join(place, "hloscope-results.npz")
@@ -157,10 +159,9 @@ class XlaSearch:
         touched = next((one for one in _NAMED.findall(first.detail)), None)
         if named is not None:
             runs = passes_of(folder)
+            run = max(0, runs.count(named[1]) - 1)
             sentence = f"the verifier refuses what it made: {first.detail[:400]}"
-            answer.culprits.append(
-                Culprit(self.path, named[1], "", max(0, runs.count(named[1]) - 1), instruction=touched, sentence=sentence)
-            )
+            answer.culprits.append(Culprit(self.path, named[1], "", run, instruction=touched, sentence=sentence))
         if last is not None:
             where = f"the last stage that was dumped is after {last[0]}"
             answer.evidence.append(f"{where}; {last[1]} runs next" if last[1] else where)
@@ -319,7 +320,7 @@ class CommandSearch:
 
     command: str
     flags: Sequence[str] = ()
-    timeout: float = 1800.0
+    timeout: float = COMMAND_SECONDS
     cures: bool = True
     """Look for switches that make the fault go away, too."""
     watch: Callable[[Step], None] | None = None

@@ -1,0 +1,270 @@
+"""One module over releases of the compiler: the first at which the result, the copies, the fusions or the peak change.
+
+Every release has an environment of its own and compiles in a process of its own. Where the result changes, the stages
+that the wrong side dumped are searched as those of any dump.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hloscope.bisect.journal import digest
+from hloscope.bisect.probing import Prober
+from hloscope.bisect.result import Answer, Probe
+from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong
+from hloscope.bisect.subjects.dump import DumpSearch
+from hloscope.bisect.subjects.versions import environment
+from hloscope.core.errors import CompileError, HloscopeError
+from hloscope.core.hlo.element_types import from_dtype
+from hloscope.core.runtime import npz
+from hloscope.core.runtime.compare import compare, rules_for
+from hloscope.core.runtime.evaluator import Token, evaluate, leaves
+from hloscope.core.runtime.verdicts import ReplayOptions
+from hloscope.core.text import load_module
+from hloscope.core.views.run import load
+from hloscope.core.xla.child import clean_environment, last_line
+from hloscope.core.xla.flags import dump_flags, joined_flags
+
+if TYPE_CHECKING:
+    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.runtime.evaluator import Array, Value
+
+PROBE_SECONDS = 300.0
+MEASURES = ("result", "copies", "fusions", "peak")
+"""What is compared from release to release."""
+
+
+@dataclass(slots=True)
+class OverSearch:
+    """One module, and releases in order."""
+
+    module: HloModule
+    text: str
+    path: str
+    args: Sequence[Value]
+    versions: Sequence[str]
+    expected: Sequence[Array] | None = None
+    flags: Sequence[str] = ()
+    watch: Callable[[Step], None] | None = None
+    prober: Prober = field(default_factory=Prober)
+    install: Callable[[str], str] = environment
+    """Gives the Python that has a release."""
+    _steps: list[Step] = field(default_factory=list[Step])
+
+    def run(self) -> Answer:
+        """Search and answer. Raises what evaluating the module raises where nothing was expected."""
+        inputs = [leaf for value in self.args for leaf in leaves(value) if not isinstance(leaf, Token)]
+        expected = self.expected
+        if expected is None:
+            expected = [one for one in evaluate(self.module, self.args) if not isinstance(one, Token)]
+        tasks = [
+            VersionTask(self.text, tuple(inputs), tuple(expected), version, tuple(self.flags), self.install)
+            for version in self.versions
+        ]
+        answer = Answer("no-difference")
+        for measure in MEASURES:
+            self._search(measure, tasks, answer)
+        if answer.verdict == "no-difference" and not answer.evidence:
+            answer.evidence.append(f"nothing changes from jaxlib {self.versions[0]} to {self.versions[-1]}")
+        self._stages(tasks, inputs, expected, answer)
+        answer.probes = [Probe(s.level, s.low, s.high, s.tried, s.outcome.kind, s.outcome.detail) for s in self._steps]
+        return answer
+
+    def _search(self, measure: str, tasks: Sequence[VersionTask], answer: Answer) -> None:
+        first = _measure(self.prober.one(tasks[0]), measure)
+
+        def judged(outcome: Outcome) -> Outcome:
+            value = _measure(outcome, measure)
+            if value is None:
+                return Outcome("unknown", _say(outcome))
+            return Outcome("right" if value == first else "wrong", str(value))
+
+        if first is None:
+            answer.evidence.append(f"jaxlib {self.versions[0]} gives no {measure}: {_say(self.prober.one(tasks[0]))}")
+            return
+        try:
+            found = first_wrong(
+                len(tasks) - 1,
+                lambda at: judged(self.prober.one(tasks[at])),
+                measure,
+                self._saw,
+                lambda places: [judged(one) for one in self.prober.ask([tasks[at] for at in places])],
+                self.prober.ways,
+            )
+        except NoFault as error:
+            if measure == "result":
+                at = "absent" if error.where == "absent" else error.outcome.detail
+                same = f"the result is {first} with the first and the last release"
+                answer.evidence.append(same if at == "absent" else f"the last release gives no result: {at}")
+            return
+        version, before = self.versions[found.position], self.versions[found.low]
+        answer.evidence.append(f"{measure}: {first} up to jaxlib {before}, {found.outcome.detail} from {version} on")
+        if not found.exact:
+            answer.evidence.append(f"the releases between {before} and {version} gave no {measure}")
+        answer.changes.append({"measure": measure, "before": before, "after": version, "was": first,
+                               "is": found.outcome.detail})  # fmt: skip
+
+    def _stages(
+        self, tasks: Sequence[VersionTask], inputs: Sequence[Array], expected: Sequence[Array], answer: Answer
+    ) -> None:
+        """What went wrong, with the release nearest to the change that gives a wrong result."""
+        change = next((one for one in answer.changes if one["measure"] == "result"), None)
+        names = list(self.versions) if change is None else [str(change["before"]), str(change["after"])]
+        bad = next((task for task in tasks if task.version in names and self.prober.one(task).kind == "wrong"), None)
+        if bad is None:
+            failed = next((t for t in tasks if t.version in names and self.prober.one(t).kind == "failed"), None)
+            if failed is not None:
+                answer.verdict = "compile-failure"
+                answer.evidence.append(f"jaxlib {failed.version}: {_say(self.prober.one(failed))}")
+            return
+        answer.texts["module.hlo"] = self.text
+        answer.arrays["inputs.npz"] = (list(inputs), [])
+        answer.arrays["expected.npz"] = ([], list(expected))
+        with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
+            try:
+                _, results, _ = bad.execute(folder)
+                with load(folder) as run:
+                    search = DumpSearch(run, inputs, results, ReplayOptions(workers=1), self._saw, self.prober)
+                    found = search.run()
+            except HloscopeError as error:
+                answer.verdict = "cannot-tell"
+                answer.evidence.append(f"the stages of jaxlib {bad.version} cannot be evaluated: {error}")
+                return
+        answer.arrays["actual.npz"] = ([], results)
+        answer.verdict = found.verdict if found.verdict != "no-difference" else "below-hlo"
+        answer.culprits = [replace(one, file=f"jaxlib {bad.version}: {one.file}") for one in found.culprits]
+        answer.evidence.append(f"with jaxlib {bad.version}: {_say(self.prober.one(bad))}")
+        answer.evidence.extend(found.evidence)
+        answer.texts |= {key: text for key, text in found.texts.items() if key not in answer.texts}
+
+    def _saw(self, step: Step) -> None:
+        self._steps.append(step)
+        if self.watch is not None:
+            self.watch(step)
+
+
+def _measure(outcome: Outcome, name: str) -> str | None:
+    """One measure of a release's probe; None where it has none."""
+    if name == "result":
+        return None if outcome.kind == "unknown" else outcome.kind
+    try:
+        found: dict[str, Any] = json.loads(outcome.detail)
+    except ValueError:
+        return None
+    value = found.get(name)
+    return None if value is None else str(value)
+
+
+def _say(outcome: Outcome) -> str:
+    try:
+        return str(json.loads(outcome.detail)["said"])
+    except (ValueError, KeyError, TypeError):
+        return outcome.detail
+
+
+@dataclass(frozen=True)
+class VersionTask:
+    """Compiles and runs the module with one release."""
+
+    text: str
+    inputs: tuple[Array, ...]
+    expected: tuple[Array, ...]
+    version: str
+    flags: tuple[str, ...]
+    install: Callable[[str], str]
+
+    @property
+    def key(self) -> str:
+        """Names the probe within its search."""
+        return digest(self.version, *self.flags)
+
+    def run(self) -> Outcome:
+        """The result, and in the detail what else is measured."""
+        with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
+            try:
+                said, results, peak = self.execute(folder)
+            except CompileError as error:
+                # One that cannot be installed says nothing of the compiler.
+                kind = "unknown" if "cannot be installed" in error.message else "failed"
+                return Outcome(kind, error.message)
+            counts = _counts(folder)
+        told = {"said": said or "the expected result", "peak": peak, **counts}
+        return Outcome("wrong" if said else "right", json.dumps(told), digest(*(one.tobytes() for one in results)))
+
+    def execute(self, folder: str) -> tuple[str, list[Array], int | None]:
+        """How the results differ (empty where they do not), they themselves, and the peak. Dumps into a folder.
+
+        Raises CompileError where the release cannot be installed, refuses, crashes or hangs.
+        """
+        python = self.install(self.version)
+        with TemporaryDirectory(prefix="hloscope-") as place:
+            names = ("module.txt", "in.npz", "out.npz", "asked.json", "answer.json", "stderr")
+            text, given, results, asked, answered, errors = (Path(place, name) for name in names)
+            text.write_text(self.text, "utf-8", "surrogateescape")
+            stored = [npz.to_storage(one, from_dtype(one.dtype)) for one in self.inputs]
+            np.savez(given, allow_pickle=False, **{f"a{number}": one for number, one in enumerate(stored)})
+            request = {"path": str(text), "inputs": str(given), "outputs": str(results),
+                       "types": [one.dtype.name for one in self.inputs]}  # fmt: skip
+            asked.write_text(json.dumps(request))
+            env = clean_environment()
+            env |= {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+            env["XLA_FLAGS"] = joined_flags(None, [*self.flags, *dump_flags(folder, proto=False)])
+            for name in ("PYTHONPATH", "PYTHONHOME"):
+                env.pop(name, None)
+            script = str(Path(__file__).with_name("child_over.py"))
+            with errors.open("wb") as stderr:
+                try:
+                    status = subprocess.run(
+                        [python, "-P", script, str(asked), str(answered)],
+                        env=env, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, timeout=PROBE_SECONDS,
+                        check=False,
+                    ).returncode  # fmt: skip
+                except subprocess.TimeoutExpired:
+                    raise CompileError(f"jaxlib {self.version} did not finish within {PROBE_SECONDS:g} s") from None
+            if status != 0 or not answered.exists():
+                said = last_line(errors.read_text("utf-8", "replace"))
+                raise CompileError(f"jaxlib {self.version} ended with status {status}: {said}")
+            answer: dict[str, Any] = json.loads(answered.read_text("utf-8"))
+            with np.load(results, allow_pickle=False) as file:
+                arrays = [
+                    npz.from_storage(file[f"a{number}"], from_dtype(np.dtype(_dtype(name))))
+                    for number, name in enumerate(answer["types"])
+                ]
+        return self._compared(arrays), arrays, answer["peak"]
+
+    def _compared(self, results: Sequence[Array]) -> str:
+        if len(results) != len(self.expected):
+            return f"{len(results)} outputs where {len(self.expected)} are expected"
+        rules = rules_for(load_module(self.text))
+        for number, (want, have) in enumerate(zip(self.expected, results, strict=True)):
+            one = compare(want, have, rules)
+            if not one.within:
+                return f"output {number}: {one}"
+        return ""
+
+
+def _dtype(name: str) -> Any:
+    import ml_dtypes
+
+    return getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name
+
+
+def _counts(folder: str) -> dict[str, int | None]:
+    """Copies and fusions of the last stage."""
+    try:
+        with load(folder) as run:
+            module = load_module(run.stage_text(len(run) - 1))
+    except HloscopeError:
+        return {"copies": None, "fusions": None}
+    counts = Counter(one.opcode for one in module.instructions())
+    return {"copies": counts["copy"] + counts["copy-start"], "fusions": counts["fusion"]}
+

@@ -1,0 +1,244 @@
+"""A Pallas kernel as what is searched: the choices that hardware leaves open are its fuel.
+
+A position says how many of the choices of a run that gives another result are taken as there; after them the plain
+choice is taken everywhere. So position 0 is the plain run and the last one is the run that differs. The search ends at
+the first choice that flips the result, and the two runs on its sides are walked in step to the first statement at which
+they do not see the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hloscope.bisect.result import Answer, Culprit, Probe
+from hloscope.bisect.search import Found, NoFault, Step, first_wrong
+from hloscope.bisect.search import Outcome as Seen
+from hloscope.core.errors import UnsupportedError, UsageError
+from hloscope.core.pallas.chips import find_chip
+from hloscope.core.pallas.interpret import generic, gpu, tpu
+from hloscope.core.pallas.interpret.faults import Observer, Outcome
+from hloscope.core.pallas.interpret.faults import Step as KernelStep
+from hloscope.core.pallas.interpret.mesh import MeshMachine
+from hloscope.core.pallas.interpret.order import Choices
+from hloscope.core.pallas.interpret.session import (
+    CORES,
+    FAILURES,
+    Runner,
+    check_arguments,
+    make_arguments,
+    replay,
+    same_outputs,
+)
+from hloscope.core.pallas.report import backend_of
+
+if TYPE_CHECKING:
+    from hloscope.core.pallas.call import PallasCall
+    from hloscope.core.pallas.jaxpr import Array, Span
+    from hloscope.core.pallas.tracing import Trace
+
+
+@dataclass(slots=True)
+class PallasSearch:
+    """One function of a file, traced."""
+
+    trace: Trace
+    target: str | None = None
+    seed: int = 0
+    runs: int = 8
+    """Seeds that are tried for a run that differs."""
+    watch: Callable[[Step], None] | None = None
+    _steps: list[Step] = field(default_factory=list[Step])
+    _answer: Answer = field(default_factory=lambda: Answer("no-difference"))
+
+    def run(self) -> Answer:
+        """Search and answer. Raises UsageError where the function has no kernel."""
+        answer = self._answer
+        if not self.trace.calls:
+            raise UsageError("calls no Pallas kernel", path=self.trace.path)
+        for program in self.trace.programs:
+            if program.jaxpr is None:
+                answer.verdict = "cannot-tell"
+                answer.evidence.append(f"{program.function} cannot be traced: {program.refused}")
+                continue
+            machine = MeshMachine(self.trace.calls, self._call)
+            try:
+                check_arguments(program)
+                with np.errstate(all="ignore"):
+                    machine.evaluate(program.jaxpr, make_arguments(program, self.seed))
+            except UnsupportedError as error:
+                if answer.verdict == "no-difference":
+                    answer.verdict = "cannot-tell"
+                answer.evidence.append(f"{program.function} is not run to its end: {error.message}")
+        if answer.verdict == "no-difference" and not answer.evidence:
+            answer.evidence.append(f"the result is the same with the choices of {self.runs} seeds")
+        answer.probes = [Probe(s.level, s.low, s.high, s.tried, s.outcome.kind, s.outcome.detail) for s in self._steps]
+        return answer
+
+    # ---------------------------------------------------------------- one call
+    def _call(
+        self,
+        call: PallasCall,
+        operands: Sequence[Sequence[Any]],
+        axes: Sequence[tuple[str, int]],
+        unused: frozenset[int],
+    ) -> list[list[Array]]:
+        runner = self._runner(call, operands, axes, unused)
+        try:
+            plain = runner(Choices(), None)
+        except FAILURES as error:
+            raise UnsupportedError(f"the interpreter stops in {call.name}: {type(error).__name__}: {error}") from None
+        if not self._answer.culprits:
+            self._search(call, runner, plain, operands)
+        if not plain.finished:
+            raise UnsupportedError(f"{call.name} waits for what never comes: what follows it is not run")
+        return plain.outputs
+
+    def _runner(
+        self,
+        call: PallasCall,
+        operands: Sequence[Sequence[Any]],
+        axes: Sequence[tuple[str, int]],
+        unused: frozenset[int],
+    ) -> Runner:
+        backend = backend_of(call, find_chip(self.target) if self.target else None)
+        if backend == "mosaic_gpu":
+            raise UnsupportedError("Mosaic GPU's memories and barriers are not modelled")
+        if backend == "triton":
+            return lambda choices, observer: gpu.run_gpu(call, operands[0], choices, observer=observer)
+        cores = CORES if "parallel" in call.semantics and len(operands) == 1 else 1
+        return lambda choices, observer: tpu.run_tpu(
+            call, operands, choices, cores=cores, axes=axes, unused=unused, observer=observer
+        )
+
+    def _search(
+        self, call: PallasCall, runner: Runner, plain: Outcome, operands: Sequence[Sequence[Any]]
+    ) -> None:
+        answer = self._answer
+        faults = {one.key: one for one in plain.faults}
+        if not plain.finished:
+            place = plain.faults[0].place if plain.faults else call.at
+            self._accuse(call, "compile-failure", "it waits for what never comes", None, place)
+        elif not self._plain_is_right(call, plain, operands):
+            return
+        found: tuple[int, Outcome] | None = None
+        for seed in range(self.seed, self.seed + self.runs if plain.decisions and plain.finished else self.seed):
+            other = runner(Choices(seed=seed), None)
+            faults |= {one.key: one for one in other.faults if one.key not in faults}
+            if not other.finished or not same_outputs(plain.outputs, other.outputs):
+                found = seed, other
+                break
+        if found is not None:
+            self._halve(call, runner, plain, *found)
+        for fault in faults.values():
+            where = f" ({fault.place.file}:{fault.place.line})" if fault.place is not None else ""
+            answer.evidence.append(f"{call.name}: {fault.code}: {fault.message}{where}")
+            if not answer.culprits:
+                # Wrong whatever the choices are: seen in the plain run or in every one.
+                answer.verdict = "not-deterministic" if fault.code == "race" else "wrong-input"
+                self._accuse(call, answer.verdict, f"{fault.code}: {fault.message}", None, fault.place)
+
+    def _plain_is_right(self, call: PallasCall, plain: Outcome, operands: Sequence[Sequence[Any]]) -> bool:
+        """Whether the plain run computes what the plain arithmetic of the kernel computes."""
+        if len(operands) > 1:
+            return True
+        try:
+            reference = generic.run_call(call, operands[0])
+        except (*FAILURES, UnsupportedError) as error:
+            self._answer.evidence.append(f"{call.name}: there is no reference: {error}")
+            return True
+        if same_outputs([reference], plain.outputs):
+            return True
+        place = plain.faults[0].place if plain.faults else call.at
+        said = "the memory of the backend gives another result than the arithmetic alone, whatever the choices"
+        if plain.faults:
+            said = f"{plain.faults[0].code}: {plain.faults[0].message}"
+        self._accuse(call, "wrong-input", said, None, place)
+        return False
+
+    def _halve(self, call: PallasCall, runner: Runner, plain: Outcome, seed: int, other: Outcome) -> None:
+        answer = self._answer
+        taken = tuple(one.chosen for one in other.decisions)
+        runs: dict[int, Outcome] = {}
+
+        def probe(position: int) -> Seen:
+            outcome = runs[position] = replay(runner, taken[:position])
+            if outcome.finished and same_outputs(plain.outputs, outcome.outputs):
+                return Seen("right")
+            return Seen("wrong", "another result" if outcome.finished else "it never ends")
+
+        try:
+            found: Found = first_wrong(len(taken), probe, "choice", self._saw)
+        except NoFault as error:
+            answer.verdict = "cannot-tell"
+            answer.evidence.append(f"seed {seed} gave another result, and its choices again did not: {error.where}")
+            return
+        decision = runs[found.position].decisions[found.position - 1]
+        parted = _first_difference(runner, taken, found.position)
+        place = parted.place if parted is not None and parted.place is not None else decision.place
+        if parted is None:
+            # Both runs touch the same; what is there differs where nothing orders a read with what writes it.
+            told = sorted(runs[found.position].faults, key=lambda one: one.code != "uninitialized-read")
+            place = next((one.place for one in told if one.code in _UNORDERED and one.place is not None), place)
+        said = f"choice {found.position} of {len(taken)} flips the result: {decision.label}, option {decision.chosen} "
+        said += f"of {decision.options} in place of option 0"
+        if decision.place is not None:
+            said += f" ({decision.place.file}:{decision.place.line})"
+        if parted is not None:
+            said += f"; the runs part at: {parted.kind} {parted.detail}"
+        self._accuse(call, "not-deterministic", said, found.position, place, rule=decision.label)
+        answer.evidence.append(
+            f"{call.name}: with seed {seed} the result is not that of the plain order; the same seed gives the same run"
+        )
+        answer.cures.append(f"the first {found.position - 1} choices of seed {seed}, then plain ones")
+
+    def _accuse(
+        self, call: PallasCall, verdict: Any, sentence: str, fuel: int | None, place: Span | None, rule: str = ""
+    ) -> None:
+        self._answer.verdict = verdict
+        at = place or call.at
+        self._answer.culprits.append(
+            Culprit(
+                file=at.file if at is not None else self.trace.path,
+                pass_name=call.name,
+                pipeline="pallas",
+                occurrence=0,
+                fuel=fuel,
+                rule=rule or None,
+                line=at.line if at is not None else None,
+                sentence=sentence,
+            )
+        )
+
+    def _saw(self, step: Step) -> None:
+        self._steps.append(step)
+        if self.watch is not None:
+            self.watch(step)
+
+
+_UNORDERED = ("uninitialized-read", "race")
+
+
+def _first_difference(runner: Runner, taken: Sequence[int], position: int) -> KernelStep | None:
+    """The first read or write of the kernel that the run with a choice makes and the one without does not."""
+    with_it = _accesses(runner, taken[:position])
+    without = _accesses(runner, taken[: position - 1])
+    for one, other in zip(with_it, without, strict=False):
+        if (one.kind, one.detail, one.point, one.place) != (other.kind, other.detail, other.point, other.place):
+            return one
+    return None
+
+
+def _accesses(runner: Runner, choices: Sequence[int]) -> list[KernelStep]:
+    found: list[KernelStep] = []
+
+    def see(step: KernelStep) -> None:
+        if step.kind in ("read", "write") and step.place is not None:
+            found.append(step)
+
+    observer: Observer = see
+    runner(Choices(forced=tuple(choices)), observer)
+    return found

@@ -19,7 +19,7 @@ from hloscope.core.errors import HloscopeError
 from hloscope.core.passes.context import PassContext
 from hloscope.core.passes.flags import PassFlags
 from hloscope.core.passes.gate import DecisionFilter, GateHandler
-from hloscope.core.passes.pipelines import check_names, compile_module, named_pipeline, transforms_pipeline
+from hloscope.core.passes.pipelines import check_names, compile_module, transforms_pipeline, whole_pipeline
 from hloscope.core.passes.registry import Registry
 from hloscope.core.text import load_module, print_module
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from hloscope.core.views.data import EventRow, InstructionChange, Place, StageDiff, WhyFacts
 
-Mark = Literal["", "added", "removed", "modified", "renamed", "heading", "note", "warning", "name", "bar"]
+Mark = Literal["", "added", "removed", "modified", "renamed", "heading", "note", "warning", "name", "bar", "strong"]
 
 COMPUTATIONS = 6
 """Computations that are listed one by one."""
@@ -57,6 +57,22 @@ class Line:
 def plain(text: str = "", mark: Mark = "note", *, instruction: str | None = None, stage: int | None = None) -> Line:
     """A line of words, not of HLO."""
     return Line(text, mark, instruction, stage, ((text, mark),))
+
+
+def folded(line: Line, width: int) -> list[Line]:
+    """A line of words or of HLO cut to a width; rows after the first stand further in.
+
+    Lines of several pieces (bars, pictures, before against after) stay as they are.
+    """
+    pieces_known = line.differs is not None or line.against is not None
+    if len(line.text) <= width or line.against is not None or (line.differs is not None and len(line.differs) > 1):
+        return [line]
+    indent = min(width // 3, len(line.text) - len(line.text.lstrip()) + 4)
+    found = wrapped(line.pieces(), width, indent, " " if pieces_known or line.mark else ", ")
+    return [
+        replace(line, text="".join(text for text, _ in row), differs=tuple(row), mark=line.mark if at == 0 else "")
+        for at, row in enumerate(found)
+    ]
 
 
 # ---------------------------------------------------------------- differences

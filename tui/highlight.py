@@ -51,8 +51,8 @@ def differing(before: str, after: str) -> tuple[list[Piece], list[Piece]]:
     return left, right
 
 
-def wrapped(found: list[Piece], width: int, indent: int) -> list[list[Piece]]:
-    """Pieces cut into rows of at most `width` characters, behind a comma if it can be: attributes stay whole.
+def wrapped(found: list[Piece], width: int, indent: int, at_sign: str = ", ") -> list[list[Piece]]:
+    """Pieces cut into rows of at most `width` characters, behind `at_sign` if it can be: attributes, or words, stay whole.
 
     Rows after the first begin with `indent` blanks.
     """
@@ -62,8 +62,8 @@ def wrapped(found: list[Piece], width: int, indent: int) -> list[list[Piece]]:
     cuts: list[int] = []
     at, room = 0, width
     while len(text) - at > room:
-        end = text.rfind(", ", at + room // 3, at + room - 1)
-        at = end + 2 if end >= 0 else at + room
+        end = text.rfind(at_sign, at + room // 3, at + room)
+        at = end + len(at_sign) if end >= 0 else at + room
         cuts.append(at)
         room = max(8, width - indent)
     rows: list[list[Piece]] = [[]]

@@ -463,6 +463,17 @@ def kernel_report(run: Run, *, target: str | None = None) -> tuple[list[Kernel],
     return kernels(compile_.module(index), device), device.name
 
 
+def kernel_times(run: Run) -> dict[str, float]:
+    """Estimated microseconds of each kernel of the last stage, by the name of its instruction.
+
+    Raises a HloscopeError where the stage or the device cannot be read.
+    """
+    from hloscope.core.fusion.gpu.kernels import kernels
+
+    device = _device(None, run.report(FileKind.TARGET_CONFIG))
+    return {one.kernel: one.us for one in kernels(RunCompile(run).module(len(run) - 1), device)}
+
+
 def _int(value: object) -> int | None:
     return int(value) if isinstance(value, int | float) else None
 

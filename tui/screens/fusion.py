@@ -12,13 +12,15 @@ from hloscope.tui.content import Line, plain
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import Work
 from hloscope.tui.screens.two_panes import TwoPanesScreen
-from hloscope.tui.show import bar, columns, names, show_bytes, show_us
+from hloscope.tui.show import bar, clipped, columns, names, show_bytes, show_us
 
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
 _APART = ("refused", "ineligible")
 _BAR = 28
+_QUEUE = 10
+"""Producers of the queue that are shown."""
 _TERMS = ("read_us", "write_us", "compute_us", "us")
 _VERDICTS = ("", "fused", "refused", "ineligible", "priority")
 
@@ -162,7 +164,30 @@ priority: a place in the queue, with the time that fusing would save; ineligible
                 into = f" into {names(row.consumers, 2)}" if row.consumers else ""
                 text = f"  step {row.step}: {row.producer} {row.verdict}{into}"
                 out.append(plain(text + (f": {row.reason}" if row.reason else ""), instruction=row.producer))
+        out += self._queue_lines(item)
         out += [plain(), plain("f asks why this pair; a asks about any two; w tells all of the instruction")]
+        return out
+
+    def _queue_lines(self, item: FusionRow) -> list[Line]:
+        """The queue as it stands after a step, what comes out of it next on top."""
+        rows = self._report.rows if self._report is not None else ()
+        if not any(row.verdict == "priority" for row in rows):
+            return [plain(), plain("no queue is known: only XLA:GPU records one")] if self._queue else []
+        waiting = queue_after(rows, item.step)
+        following = next((row for row in rows if row.step > item.step and row.verdict in ("fused", "refused")), None)
+        out = [plain(), plain(f"the queue after step {item.step}: {len(waiting):,} producers", "heading")]
+        most = max((saved for _, saved in waiting), default=0.0)
+        for name, saved in waiting[:_QUEUE]:
+            mark = "▶" if following is not None and name == following.producer else " "
+            parts = (
+                (f" {mark} ", "strong"), (f"{clipped(name, 26):<27}", ""), (f"{bar(saved, most, 12):<13}", "bar"),
+                (f"{show_us(saved)}", "" if saved > 0 else "note"),
+            )  # fmt: skip
+            out.append(Line("".join(text for text, _ in parts), "", name, differs=parts))
+        if len(waiting) > _QUEUE:
+            out.append(plain(f"   and {len(waiting) - _QUEUE:,} that save less"))
+        if following is not None:
+            out.append(plain(f"   next, at step {following.step}: {following.producer} {following.verdict}"))
         return out
 
     # ---------------------------------------------------------------- A and B
@@ -263,6 +288,19 @@ priority: a place in the queue, with the time that fusing would save; ineligible
         """The filter."""
         self._words, self._queue = str(values.get("words") or ""), bool(values.get("queue"))
         self._verdict = values["verdict"] if values.get("verdict") in _VERDICTS else ""
+
+
+def queue_after(rows: Sequence[FusionRow], step: int) -> list[tuple[str, float]]:
+    """What waits in the queue after a step, with the microseconds that fusing it would save; most first."""
+    waiting: dict[str, float] = {}
+    for row in rows:
+        if row.step > step:
+            break
+        if row.verdict == "priority" and row.us_unfused is not None and row.us_fused is not None:
+            waiting[row.producer] = row.us_unfused - row.us_fused
+        elif row.verdict != "priority":
+            waiting.pop(row.producer, None)
+    return sorted(waiting.items(), key=lambda one: -one[1])
 
 
 def _first_reader(run: Run, producer: str) -> str:

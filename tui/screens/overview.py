@@ -14,6 +14,7 @@ from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import HloscopeError
 from hloscope.core.views.run import label
 from hloscope.core.views.summary import show_ns
+from hloscope.core.views.traffic import bytes_written
 from hloscope.tui.content import Line
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import RunScreen, Work
@@ -47,7 +48,7 @@ class OverviewScreen(RunScreen):
 
     NAME = "overview"
     LEGEND = """
-the strip: height is the number of instructions, below it the time of each pass, then what it did:
+the strip: height is the number of instructions; below it time, bytes that the module writes, and what the pass did:
 - fewer instructions, + more, ~ changed, · nothing, ! a change that no pass announced, or a broken snapshot
 letters before the findings go to their place; a works the slow ones out in a large module
 """
@@ -82,7 +83,7 @@ letters before the findings go to their place; a works the slow ones out in a la
         yield Static("", id="facts", markup=False)
         yield StripChart(id="strip")
         yield Static("", id="title", markup=False)
-        yield LinePane(id="findings")
+        yield LinePane(id="findings", fold=True)
 
     def start(self) -> None:
         """Facts at once, the rest as it is read."""
@@ -126,8 +127,18 @@ letters before the findings go to their place; a works the slow ones out in a la
 
     def _after_copies(self, _: None) -> None:
         self._list()
-        self.say("")
+        self.ask_core(
+            lambda work: bytes_written(self.run, cancelled=work.cancelled, progress=work.progress),
+            self._put_bytes,
+            group="bytes",
+            what="bytes of each stage",
+        )
         self.ask_core(lambda work: _hazards(self.run), self._put_hazards, group="findings")
+
+    def _put_bytes(self, written: dict[int, int]) -> None:
+        self.say("")
+        self.query_one(StripChart).show_bytes(written)
+        self._strip_moved()
 
     def _put_hazards(self, hazards: list[str]) -> None:
         if hazards:

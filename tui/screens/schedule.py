@@ -1,4 +1,4 @@
-"""The order in which the last stage runs, the memory in use at each step, and the thunks where the dump has them."""
+"""The order in which the last stage runs, memory in use, the critical path, what could run together, and thunks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from textual.binding import Binding, BindingType
 
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import HloscopeError
+from hloscope.core.views.critical_path import CriticalPath, critical_path
 from hloscope.tui.content import Line, plain
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import Work
 from hloscope.tui.screens.two_panes import TwoPanesScreen
-from hloscope.tui.show import bar, columns, names, show_bytes
+from hloscope.tui.show import bar, columns, names, show_bytes, show_us
 
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
@@ -40,12 +41,16 @@ class ScheduleScreen(TwoPanesScreen):
     NAME = "schedule"
     LEGEND = """
 in use: memory that something lives in at that step, as the buffers screen counts it
+●: on the critical path, the chain of steps that no order shortens (by estimated time on a GPU, else by bytes moved)
 t shows the sequence of thunks of a dump that has it
 """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("t", "toggle_thunks", "Thunks"),
         Binding("p", "peak", "To the peak"),
+        Binding("c", "toggle_critical", "Critical path"),
+        Binding("right_square_bracket", "critical(1)", "Next step of the critical path", show=False),
+        Binding("left_square_bracket", "critical(-1)", "Previous step of the critical path", show=False),
         Binding("r", "graph", "Draw its neighbourhood", show=False),
     ]
 
@@ -56,6 +61,9 @@ t shows the sequence of thunks of a dump that has it
         self._show_thunks = False
         self._peak = 0
         self._origin = ""
+        self._critical: CriticalPath | None = None
+        self._on_path: frozenset[str] = frozenset()
+        self._only_critical = False
 
     def start(self) -> None:
         """Read the order."""
@@ -101,32 +109,80 @@ t shows the sequence of thunks of a dump that has it
         self._steps, self._thunks, self._peak, self._origin = found
         self.say("")
         self._list()
+        self.ask_core(
+            lambda work: critical_path(self.run, cancelled=work.cancelled),
+            self._put_critical,
+            group="critical",
+            what="critical path",
+        )
 
-    def _list(self) -> None:
+    def _put_critical(self, found: CriticalPath) -> None:
+        self._critical, self._on_path = found, frozenset(found.path)
+        self.say("")
+        self._list(self.rows.cursor)
+
+    def _list(self, cursor: int = 0) -> None:
         thunks = f"; {len(self._thunks):,} lines of thunks (t)" if self._thunks else "; the dump has no thunk sequence"
         self.head(f"{len(self._steps):,} steps, {self._origin}{thunks}", "")
         if self._show_thunks and self._thunks:
             self.fill([plain(line, "") for line in self._thunks])
             return
         most = max((one.used or 0 for one in self._steps), default=0)
+        steps = [one for one in self._steps if not self._only_critical or one.name in self._on_path]
         cells = [
             (
                 str(one.number),
+                "●" if one.name in self._on_path else "",
                 one.opcode,
                 one.name,
                 show_bytes(one.used) if one.used is not None else "",
                 bar(one.used or 0, most, _BAR),
             )
-            for one in self._steps
+            for one in steps
         ]
-        lines = columns([("step", "opcode", "instruction", "in use", ""), *cells], right=(0, 3), widest=32)
+        lines = columns([("step", "", "opcode", "instruction", "in use", ""), *cells], right=(0, 4), widest=32)
         made: list[Line] = []
-        for one, text in zip(self._steps, lines[1:], strict=True):
+        for one, text in zip(steps, lines[1:], strict=True):
             cut = len(text.rstrip("█▏▎▍▌▋▊▉"))
             kind = "bar2" if one.number == self._peak else "bar"
             made.append(Line(text, "", one.name, differs=((text[:cut], ""), (text[cut:], kind)), item=one))
-        self.head(f"{len(self._steps):,} steps, {self._origin}{thunks}", lines[0] if lines else "")
-        self.fill(made, empty="no schedule")
+        told = f"\n{self._critical_words()}" if self._critical is not None else ""
+        self.head(f"{len(self._steps):,} steps, {self._origin}{thunks}{told}", lines[0] if lines else "")
+        self.fill(made, cursor=cursor, empty="no schedule")
+
+    def _weight(self, value: float) -> str:
+        return show_us(value) if self._critical is not None and self._critical.unit == "us" else show_bytes(value)
+
+    def _critical_words(self) -> str:
+        found = self._critical
+        if found is None or not found.length:
+            return "critical path: no step is known to take time"
+        what = "of" if found.unit == "us" else "moved of"
+        return (
+            f"critical path: {len(found.path):,} steps, {self._weight(found.length)} {what} {self._weight(found.work)}"
+            f"; at most {found.at_once:.1f} times as fast if all that can did run together"
+        )
+
+    def _critical_lines(self, name: str) -> list[Line]:
+        found = self._critical
+        if found is None or name not in found.weights:
+            return []
+        weight, slack = found.weights[name], found.slack.get(name, 0.0)
+        out = [plain(), plain("critical path", "heading")]
+        word = "takes about" if found.unit == "us" else "moves"
+        out.append(plain(f"  {word} {self._weight(weight)}" if weight else "  takes no time that is known"))
+        if name in self._on_path:
+            out.append(plain(f"  ● on it: step {found.path.index(name) + 1} of {len(found.path)}", "strong"))
+        else:
+            out.append(plain(f"  not on it: {self._weight(slack)} could be added before it makes the whole longer"))
+        free = found.together(name)
+        out += [plain(), plain(f"could run together with ({len(free):,})", "heading")]
+        out += [plain(f"  {one}  {self._weight(found.weights[one])}", "", instruction=one) for one in free[:12]]
+        if len(free) > 12:
+            out.append(plain(f"  and {len(free) - 12:,} lighter ones"))
+        elif not free:
+            out.append(plain("  nothing: every other step waits for it, or it for them"))
+        return out
 
     def details(self, item: object, line: Line) -> Sequence[Line]:
         """Neighbours in the graph, with the steps at which they run."""
@@ -152,7 +208,26 @@ t shows the sequence of thunks of a dump that has it
         if ready is not None and item.number - ready > 1:
             free = [one.name for one in self._steps[ready + 1 : item.number]]
             out += [plain(), plain(f"what it reads is there since step {ready}; ran in between: {names(free, 6)}")]
-        return out
+        return out + self._critical_lines(item.name)
+
+    def action_toggle_critical(self) -> None:
+        """Only the steps of the critical path, or all."""
+        if self._critical is None:
+            self.say("not worked out yet")
+            return
+        self._only_critical, self._show_thunks = not self._only_critical, False
+        self._list()
+        self.say("only the critical path" if self._only_critical else "all steps")
+
+    def action_critical(self, by: int) -> None:
+        """To the next step of the critical path."""
+        at = self.rows.cursor + by
+        while 0 <= at < len(self.rows.lines):
+            if self.rows.lines[at].instruction in self._on_path:
+                self.rows.move_to(at)
+                return
+            at += by
+        self.say("no further step of the critical path")
 
     def action_toggle_thunks(self) -> None:
         """Thunks, or instructions."""
@@ -164,8 +239,12 @@ t shows the sequence of thunks of a dump that has it
 
     def action_peak(self) -> None:
         """To the step at which most memory is in use."""
-        if self._steps and not self._show_thunks:
-            self.rows.move_to(self._peak)
+        if not self._steps:
+            return
+        if self._show_thunks or self._only_critical:
+            self._show_thunks = self._only_critical = False
+            self._list()
+        self.rows.move_to(self._peak)
 
     def action_graph(self) -> None:
         """The step in its neighbourhood."""

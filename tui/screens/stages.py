@@ -95,7 +95,7 @@ class StagesScreen(RunScreen):
             with Vertical(id="right"):
                 yield Static("", id="title", markup=False)
                 yield LinePane(id="pane")
-                yield LinePane(id="events")
+                yield LinePane(id="events", fold=True)
 
     # ---------------------------------------------------------------- start
     def start(self) -> None:

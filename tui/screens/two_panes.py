@@ -32,7 +32,7 @@ class TwoPanesScreen(RunScreen):
                 yield Static("", id="columns", markup=False)
                 yield LinePane(id="list")
             with Vertical(id="right"):
-                yield LinePane(id="detail")
+                yield LinePane(id="detail", fold=True)
 
     @property
     def rows(self) -> LinePane:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
@@ -13,7 +14,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from hloscope.tui.content import Line
+from hloscope.tui.content import Line, folded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,9 +72,15 @@ class LinePane(ScrollView, can_focus=True):
             """The pane, for selectors."""
             return self.pane
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, id: str | None = None, fold: bool = False) -> None:
         super().__init__(id=id)
+        self._fold = fold
+        """Whether lines of words go on below where the pane is too narrow."""
+        self._given: Sequence[Line] = ()
         self._lines: Sequence[Line] = ()
+        """As they are drawn."""
+        self._first: Sequence[int] = ()
+        """Where folded: the number of the given line that each drawn one is part of."""
         self._pattern: re.Pattern[str] | None = None
         self.cursor = 0
         """0-based line under the cursor."""
@@ -81,7 +88,36 @@ class LinePane(ScrollView, can_focus=True):
     # ---------------------------------------------------------------- content
     def show(self, lines: Sequence[Line], *, cursor: int = 0) -> None:
         """Show other lines."""
-        self._lines = lines
+        self._given = lines
+        self._lay_out()
+        self._place(self._drawn(cursor))
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Fold anew."""
+        if self._fold and self._given:
+            cursor = self._first[self.cursor] if self.cursor < len(self._first) else 0
+            self._lay_out()
+            self._place(self._drawn(cursor))
+
+    def _lay_out(self) -> None:
+        width = self.size.width - 1
+        if not self._fold or width < 20:
+            self._lines, self._first = self._given, range(len(self._given))
+            return
+        lines: list[Line] = []
+        first: list[int] = []
+        for number, line in enumerate(self._given):
+            parts = folded(line, width)
+            lines += parts
+            first += [number] * len(parts)
+        self._lines, self._first = lines, first
+
+    def _drawn(self, cursor: int) -> int:
+        """The drawn line that a given one begins at."""
+        return bisect_left(self._first, cursor) if self._fold else cursor
+
+    def _place(self, cursor: int) -> None:
+        lines = self._lines
         self.cursor = max(0, min(cursor, len(lines) - 1))
         width = min(_WIDEST, max((len(line.text) for line in lines), default=0) + 1)
         self.virtual_size = Size(width, len(lines))
@@ -90,13 +126,13 @@ class LinePane(ScrollView, can_focus=True):
 
     @property
     def lines(self) -> Sequence[Line]:
-        """What is shown."""
-        return self._lines
+        """What is shown, whole."""
+        return self._given
 
     @property
     def current(self) -> Line | None:
         """The line under the cursor; None in an empty pane."""
-        return self._lines[self.cursor] if self._lines else None
+        return self._given[self._first[self.cursor]] if self._lines else None
 
     # ---------------------------------------------------------------- search
     def find(self, pattern: str | None) -> int:

@@ -66,6 +66,7 @@ class StageTable(LinePane):
 
     def on_resize(self, event: events.Resize) -> None:
         """The name takes the room that the numbers leave."""
+        event.prevent_default()
         if self._outline:
             self._draw(self.cursor)
 

@@ -1,4 +1,4 @@
-"""The pass timeline as a strip: instruction count as columns, time as a shade, what changed as a mark; with zoom."""
+"""The pass timeline as a strip: instructions as columns, below them time, bytes and what changed; with zoom."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from textual.widget import Widget
 
 from hloscope.core.views.run import label
 from hloscope.core.views.summary import show_ns
-from hloscope.tui.show import RISING
+from hloscope.tui.show import RISING, show_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from rich.style import Style
     from textual import events
 
     from hloscope.core.views.data import PassRow
@@ -33,6 +34,7 @@ class StripChart(Widget, can_focus=True):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "strip--bar", "strip--changed", "strip--time", "strip--cursor", "strip--note", "strip--warning",
+        "strip--bytes",
     }  # fmt: skip
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -60,6 +62,7 @@ class StripChart(Widget, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._rows: Sequence[PassRow] = ()
+        self._bytes: Mapping[int, int] = {}
         self._zoom = 0
         self.cursor = 0
         """Row of the timeline under the cursor."""
@@ -68,6 +71,11 @@ class StripChart(Widget, can_focus=True):
         """Show a timeline."""
         self._rows = rows
         self.cursor = max(0, min(cursor, len(rows) - 1))
+        self.refresh()
+
+    def show_bytes(self, written: Mapping[int, int]) -> None:
+        """Bytes that the module of each row writes."""
+        self._bytes = written
         self.refresh()
 
     # ---------------------------------------------------------------- moving
@@ -133,12 +141,14 @@ class StripChart(Widget, can_focus=True):
         slowest = max((row.ns or 0 for row in self._rows), default=0)
         styles = {
             key: self.get_component_rich_style(f"strip--{key}", partial=True)
-            for key in ("bar", "changed", "time", "cursor", "note", "warning")
+            for key in ("bar", "changed", "time", "bytes", "cursor", "note", "warning")
         }
         base = self.rich_style
-        gutter = {0: f"{most:,}"[: _GUTTER - 1].rjust(_GUTTER - 1) + " ", BARS: " time ", BARS + 1: " Δ    "}.get(y, "")
+        gutter = {0: f"{most:,}"[: _GUTTER - 1].rjust(_GUTTER - 1) + " ", BARS: " time ", BARS + 1: "bytes ", BARS + 2: " Δ    "}.get(y, "")
         if y == BARS and not slowest:
-            gutter = ""
+            return self._said("time  not recorded; hloscope capture records it", base + styles["note"])
+        if y == BARS + 1 and not self._bytes:
+            return self._said("bytes …", base + styles["note"])
         segments = [Segment(gutter.ljust(_GUTTER), base + styles["note"])]
         used = _GUTTER
         for start in range(first, len(self._rows), each):
@@ -149,12 +159,15 @@ class StripChart(Widget, can_focus=True):
             style = base + styles[kind]
             if start <= self.cursor < start + each:
                 style += styles["cursor"]
-            cell = text * wide if wide == 1 or y != BARS + 1 else text + " " * (wide - 1)
-            if wide > 2 and y < BARS:
+            cell = text * wide if wide == 1 or y != BARS + 2 else text + " " * (wide - 1)
+            if wide > 2 and y < BARS + 2:
                 cell = text * (wide - 1) + " "
             segments.append(Segment(cell, style))
             used += wide
         return Strip(segments).adjust_cell_length(width, base)
+
+    def _said(self, text: str, style: Style) -> Strip:
+        return Strip([Segment(text, style)]).adjust_cell_length(self.size.width, self.rich_style)
 
     def _cell(self, y: int, group: Sequence[PassRow], most: int, slowest: int) -> tuple[str, str]:
         changed = any(row.changed for row in group)
@@ -165,6 +178,10 @@ class StripChart(Widget, can_focus=True):
         if y == BARS:
             ns = sum(row.ns or 0 for row in group)
             return (RISING[max(1, min(8, ceil(8 * ns / slowest)))] if ns and slowest else " "), "time"
+        if y == BARS + 1:
+            most_bytes = max(self._bytes.values(), default=0)
+            count = max(self._bytes.get(row.index, 0) for row in group)
+            return (RISING[max(1, min(8, round(8 * count / most_bytes)))] if count else " "), "bytes"
         if any(row.unannounced is not None or row.fault is not None for row in group):
             return "!", "warning"
         delta = group[-1].instructions_after - group[0].instructions_before
@@ -180,4 +197,11 @@ class StripChart(Widget, can_focus=True):
         delta = row.instructions_after - row.instructions_before
         what = f"{delta:+,}" if delta else "changed" if row.changed else "no change"
         time = f", {show_ns(row.ns)}" if row.ns is not None else ""
-        return f"[{row.index}] {label(row)}: {row.instructions_after:,} instructions, {what}{time}"
+        written = self._bytes.get(row.index)
+        traffic = ""
+        if written is not None:
+            before = self._bytes.get(row.index - 1, written)
+            sign = "+" if written > before else "-"
+            change = f" ({sign}{show_bytes(abs(written - before))})" if written != before else ""
+            traffic = f", writes {show_bytes(written)}{change}"
+        return f"[{row.index}] {label(row)}: {row.instructions_after:,} instructions, {what}{time}{traffic}"

@@ -2,12 +2,14 @@
 
 Two runs are compared. The first has the text alone: its first scores are compared producer by producer, and the edges
 that it fuses. The second is given what text has lost (the order of users, the picks among equal priorities), and is
-compared step by step and with the fusions in the stage after the pass.
+compared step by step and with the fusions in the stage after the pass. Its order of users goes on to multi-output
+fusion; the rewriters of dots and of normalizations need nothing but their stage.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.dumps.fusion_decisions import PASS_NAME, fusion_events
 from hloscope.core.dumps.textproto import parse_textproto
 from hloscope.core.errors import DumpError
+from hloscope.core.fusion.gpu.gemm_fusion import run_gemm_fusion
+from hloscope.core.fusion.gpu.multi_output_fusion import run_multi_output_fusion
 from hloscope.core.fusion.gpu.priority_fusion import run_priority_fusion
 from hloscope.core.fusion.gpu.replay import (
     DumpGuide,
@@ -28,12 +32,14 @@ from hloscope.core.fusion.gpu.replay import (
     recorded_steps,
     same_time,
 )
+from hloscope.core.fusion.gpu.softmax_rewriter import run_softmax_rewriter
+from hloscope.core.fusion.gpu.user_orders import after_cse, renamed
 from hloscope.core.hlo.hashing import computation_hash
 from hloscope.core.passes.context import PassContext
 from hloscope.core.text import load_module
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hloscope.core.analysis.device import DeviceDescription
     from hloscope.core.analysis.real_compile import RealCompile
@@ -41,6 +47,8 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.module import HloModule
 
+WORST = 4
+"""Reasons that are named where their F1 is below 1."""
 TIME_TOLERANCE = 0.005
 """Relative difference up to which two times agree."""
 
@@ -79,7 +87,8 @@ def _device(config: str | None) -> DeviceDescription:
 def audit_gpu(compile_: RealCompile) -> Section:
     """Figures ``verdicts``, ``reasons``, ``times``, ``pairs``, ``precision``, ``steps``, ``groups`` and ``kinds``.
 
-    Raises DumpError where the dump does not show the module before ``priority-fusion``.
+    Beside them ``gemm``, ``softmax`` and ``multi_output``: the fusions after those passes, where the dump has the
+    stages. Raises DumpError where the dump does not show the module before ``priority-fusion``.
     """
     known = recorded(compile_)
     notes: list[str] = []
@@ -88,13 +97,14 @@ def audit_gpu(compile_: RealCompile) -> Section:
     names = {one.name for one in plain.instructions()}
     edges = _edges(plain)
     alone = run_priority_fusion(plain, PassContext(target="gpu"), known.device)
-    guided = plain
+    guided, outcome = plain, alone
     if known.steps:
-        figures |= _scores(alone.steps, known.steps, names, notes)
+        figures |= _scores(alone.steps, known.steps, names)
         figures |= _pairs(fused_edges(alone.steps, edges), fused_edges(known.steps, edges))
         guided = load_module(known.text, path=compile_.path)
         outcome = run_priority_fusion(guided, PassContext(target="gpu"), known.device, guide=DumpGuide(known.steps))
         equal, different = count_equal(outcome.steps, known.steps)
+        notes.extend(_reason_notes(alone.steps, outcome.steps, known.steps, names))
         steps = figures["steps"] = Agreement()
         for subject, ours, real in different:
             steps.add(subject, ours, real, equal=False)
@@ -106,16 +116,52 @@ def audit_gpu(compile_: RealCompile) -> Section:
         after = compile_.module(stages_around(compile_, PASS_NAME)[0].after.index)
     except DumpError as error:
         notes.append(error.message)
-    else:
-        figures |= _groups(guided, after)
+        return Section(figures, tuple(notes))
+    figures |= _groups(guided, after)
+    users = after_cse(after, renamed(outcome.users, guided, after))
+    figures |= _other_passes(compile_, known.device, users)
     return Section(figures, tuple(notes))
 
 
+def _other_passes(
+    compile_: RealCompile, device: DeviceDescription, users: Mapping[str, Sequence[str]]
+) -> dict[str, Agreement]:
+    """The fusions after each other fusion pass of which the dump shows the stages; its input is the real one."""
+    found: dict[str, Agreement] = {}
+    for figure, name, run in _OTHERS:
+        try:
+            around = stages_around(compile_, name)[0]
+        except DumpError:
+            continue  # it changed nothing, or was not dumped
+        ours = compile_.module(around.before.index)
+        run(ours, PassContext(target="gpu"), device, users)
+        found[figure] = _groups(ours, compile_.module(around.after.index))["groups"]
+    return found
+
+
+def _gemm(module: HloModule, ctx: PassContext, device: DeviceDescription, users: Mapping[str, Sequence[str]]) -> None:
+    del users
+    run_gemm_fusion(module, ctx, device)
+
+
+def _softmax(
+    module: HloModule, ctx: PassContext, device: DeviceDescription, users: Mapping[str, Sequence[str]]
+) -> None:
+    del users
+    run_softmax_rewriter(module, ctx, device)
+
+
+_OTHERS: tuple[tuple[str, str, Callable[..., object]], ...] = (
+    ("gemm", "triton-gemm-rewriter", _gemm),
+    ("softmax", "triton-softmax-rewriter", _softmax),
+    ("multi_output", "multi_output_fusion", run_multi_output_fusion),
+)
+
+
 # ---------------------------------------------------------------- scores
-def _scores(ours: Sequence[Step], real: Sequence[Step], names: set[str], notes: list[str]) -> dict[str, Agreement]:
+def _scores(ours: Sequence[Step], real: Sequence[Step], names: set[str]) -> dict[str, Agreement]:
     verdicts, reasons, times = Agreement(), Agreement(), Agreement()
     mine, theirs = initial_scores(ours), initial_scores(real)
-    matrix: Counter[tuple[str, str]] = Counter()
     for name, step in theirs.items():
         if name not in names:
             continue
@@ -124,32 +170,54 @@ def _scores(ours: Sequence[Step], real: Sequence[Step], names: set[str], notes: 
         if own is None:
             continue
         if "ineligible" in (own.kind, step.kind):
-            a, b = reason_class(own.reason), reason_class(step.reason)
-            matrix[a, b] += 1
-            reasons.add(name, a or own.kind, b or step.kind)
+            reasons.add(name, reason_class(own.reason) or own.kind, reason_class(step.reason) or step.kind)
         else:
             equal = same_time(own.us_fused, step.us_fused, TIME_TOLERANCE) and same_time(
                 own.us_unfused, step.us_unfused, TIME_TOLERANCE
             )
             times.add(name, describe(own), describe(step), equal=equal)
-    score = macro_f1(matrix)
-    if score is not None:
-        notes.append(f"reasons: macro-averaged F1 {score:.4f} over {len({b for _, b in matrix})} reasons")
     return {"verdicts": verdicts, "reasons": reasons, "times": times}
 
 
-def macro_f1(matrix: Counter[tuple[str, str]]) -> float | None:
-    """F1 of each real class, averaged; None where there is none. Keys are (ours, real)."""
-    classes = {real for _, real in matrix}
-    if not classes:
-        return None
-    total = 0.0
-    for one in classes:
-        hit = matrix[one, one]
+def _reason_notes(alone: Sequence[Step], guided: Sequence[Step], real: Sequence[Step], names: set[str]) -> list[str]:
+    """F1 of the reasons; of several users that refuse the first counts, which the text does not tell."""
+    plain, ordered = (reason_matrix(one, real, names) for one in (alone, guided))
+    score, with_order = macro_f1(plain), macro_f1(ordered)
+    if score is None or with_order is None:
+        return []
+    low = sorted((found, reason) for reason, found in f1_of(plain).items() if found < 1)
+    worst = "".join(f"; {found:.2f} {reason!r}" for found, reason in low[:WORST])
+    return [
+        f"reasons: macro-averaged F1 {score:.4f} over {len(f1_of(plain))} reasons from the text alone, "
+        f"{with_order:.4f} with the order of users read from the dump{worst}"
+    ]
+
+
+def reason_matrix(ours: Sequence[Step], real: Sequence[Step], names: set[str]) -> Counter[tuple[str, str]]:
+    """How often which reason (or none) of ours meets which of the compiler's, in first scores."""
+    mine = initial_scores(ours)
+    matrix: Counter[tuple[str, str]] = Counter()
+    for name, step in initial_scores(real).items():
+        own = mine.get(name)
+        if name in names and own is not None and "ineligible" in (own.kind, step.kind):
+            matrix[reason_class(own.reason), reason_class(step.reason)] += 1
+    return matrix
+
+
+def f1_of(matrix: Counter[tuple[str, str]]) -> dict[str, float]:
+    """F1 of each real reason. Keys of the matrix are (ours, real)."""
+    found: dict[str, float] = {}
+    for one in {real for _, real in matrix}:
         ours = sum(count for (a, _), count in matrix.items() if a == one)
         real = sum(count for (_, b), count in matrix.items() if b == one)
-        total += 2 * hit / (ours + real)
-    return total / len(classes)
+        found[one] = 2 * matrix[one, one] / (ours + real)
+    return found
+
+
+def macro_f1(matrix: Counter[tuple[str, str]]) -> float | None:
+    """F1 of the real reasons, averaged; None where there is none."""
+    each = f1_of(matrix)
+    return sum(each.values()) / len(each) if each else None
 
 
 # ---------------------------------------------------------------- pairs

@@ -55,11 +55,56 @@ class UserOrder:
         if hole < len(users):
             users[hole] = last
 
+    def merge(self, fusion: HloInstruction, other: HloInstruction) -> None:
+        """Follow `other` becoming part of `fusion` beside what it computes; to be called before it does.
+
+        XLA copies each instruction of a fusion into the computation first, takes the copies in from the last to the
+        first, and removes them: every one of them is a user of what it reads for a while.
+        """
+        copies = _copies(other)
+        for copy, read in copies:
+            for operand in read:
+                self.add(operand, copy)
+        if copies:
+            self._leave(other)
+        for copy, read in reversed(copies):
+            for operand in read:
+                self.add(operand, fusion)
+            for operand in read:
+                self.remove(operand, copy)
+        if not copies:
+            for operand in dict.fromkeys(other.operands):
+                self.add(operand, fusion)
+            self._leave(other)
+
+    def _leave(self, user: HloInstruction) -> None:
+        for operand in dict.fromkeys(user.operands):
+            self.remove(operand, user)
+
     def forget(self, instruction: HloInstruction, operands: Iterable[HloInstruction]) -> None:
         """Drop an instruction that was removed and had these operands."""
         for operand in dict.fromkeys(operands):
             self.remove(operand, instruction)
         self._users.pop(instruction, None)
+
+
+def _copies(fusion: HloInstruction) -> list[tuple[HloInstruction, list[HloInstruction]]]:
+    """A stand-in for each instruction of a fusion, with the operands of the fusion that it reads."""
+    if fusion.opcode != "fusion":
+        return []
+    root = fusion.callee().root
+    return [
+        (
+            HloInstruction(one.opcode, one.shape, name=one.name),
+            [
+                fusion.operand(operand.parameter_number)
+                for operand in dict.fromkeys(one.operands)
+                if operand.opcode == "parameter"
+            ],
+        )
+        for one in fusion.callee().post_order()
+        if one.opcode != "parameter" and not (one.opcode == "tuple" and one is root)
+    ]
 
 
 def wrap(consumer: HloInstruction, kind: str, name: str, users: UserOrder | None = None) -> HloInstruction:

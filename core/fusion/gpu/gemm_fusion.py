@@ -62,14 +62,21 @@ class GemmFusion:
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         device = load_device(self.device or (ctx.target if ctx.target not in ("cpu", "gpu", "tpu", "") else None))
-        changed, step = False, 0
-        for computation in fusible_computations(module):
-            for dot in computation.post_order():
-                if dot.opcode in ("dot", "scaled-dot") and dot.in_computation:
-                    one = _Dot(dot, ctx, device, self, step)
-                    changed |= one.run()
-                    step = one.step
-        return changed
+        return run_gemm_fusion(module, ctx, device, self)
+
+
+def run_gemm_fusion(
+    module: HloModule, ctx: PassContext, device: DeviceDescription, options: GemmFusion | None = None
+) -> bool:
+    """Run the pass on a module, in place; returns whether anything was fused."""
+    changed, step = False, 0
+    for computation in fusible_computations(module):
+        for dot in computation.post_order():
+            if dot.opcode in ("dot", "scaled-dot") and dot.in_computation:
+                one = _Dot(dot, ctx, device, GemmFusion() if options is None else options, step)
+                changed |= one.run()
+                step = one.step
+    return changed
 
 
 @dataclass(slots=True)
@@ -130,9 +137,13 @@ class _Dot:
     def _refusal(self) -> Decision:
         dot = self._dot
         if dot.opcode == "dot":
-            size = sum(
-                prod([dot.operand(side).shape.dimensions[dim] for dim in free_dimensions(dot, side)]) for side in (0, 1)
-            ) * self._contracted
+            size = (
+                sum(
+                    prod([dot.operand(side).shape.dimensions[dim] for dim in free_dimensions(dot, side)])
+                    for side in (0, 1)
+                )
+                * self._contracted
+            )
             tiny = size < self._options.size_threshold
             if tiny and dot.shape.element_type in _TINY_TYPES and dot_algorithm(dot) in _TINY_ALGORITHMS:
                 return Decision.forbid(

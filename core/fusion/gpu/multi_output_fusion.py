@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hloscope.core.analysis.cost import shape_bytes
 from hloscope.core.analysis.device import load_device
 from hloscope.core.analysis.elementwise import is_effective_scalar
-from hloscope.core.fusion.gpu.fuse import set_operands, wrap
+from hloscope.core.fusion.gpu.fuse import UserOrder, set_operands, wrap
 from hloscope.core.fusion.gpu.model import GpuModel
 from hloscope.core.fusion.gpu.multi_output import (
     consumer_refusal,
@@ -29,7 +29,7 @@ from hloscope.core.hlo.shape import Shape
 from hloscope.core.ledger.events import FusionDecision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from hloscope.core.analysis.device import DeviceDescription
     from hloscope.core.fusion.decision import Decision
@@ -57,17 +57,26 @@ class MultiOutputFusion:
         return run_multi_output_fusion(module, ctx, device)
 
 
-def run_multi_output_fusion(module: HloModule, ctx: PassContext, device: DeviceDescription) -> bool:
-    """Run the pass on a module, in place; returns whether anything was fused."""
+def run_multi_output_fusion(
+    module: HloModule,
+    ctx: PassContext,
+    device: DeviceDescription,
+    users: Mapping[str, Sequence[str]] | None = None,
+) -> bool:
+    """Run the pass on a module, in place; returns whether anything was fused.
+
+    `users` are the users of instructions in XLA's order, where they are known better than from the text.
+    """
     changed = False
     for computation in fusible_computations(module):
-        changed |= _Computation(computation, ctx, GpuModel(device)).run()
+        changed |= _Computation(computation, ctx, GpuModel(device), UserOrder(computation, users)).run()
     return changed
 
 
 class _Computation:
-    def __init__(self, computation: HloComputation, ctx: PassContext, model: GpuModel) -> None:
+    def __init__(self, computation: HloComputation, ctx: PassContext, model: GpuModel, users: UserOrder) -> None:
         self._computation = computation
+        self._users = users
         self._ctx = ctx
         self._model = model
         self._changed = False
@@ -89,7 +98,7 @@ class _Computation:
             return
         device = self._model.device
         readers = sorted(
-            (user for user in parent.users if is_sibling_candidate(user, device)), key=priority, reverse=True
+            (user for user in self._users.of(parent) if is_sibling_candidate(user, device)), key=priority, reverse=True
         )
         at = 0
         while at < len(readers):
@@ -113,7 +122,7 @@ class _Computation:
     def _with_consumer(self, producer: HloInstruction) -> None:
         if not producer_refusal(producer):
             return
-        users = producer.users
+        users = self._users.of(producer)
         if len(users) == 1 and not is_multi_output(users[0]):
             return
         best: HloInstruction | None = None
@@ -139,8 +148,9 @@ class _Computation:
             self._model.invalidate(one)
         if fusion.opcode != "fusion":
             kind = "kInput" if self._model.analysis(other, fusion).kind in ("reduction", "transpose") else "kLoop"
-            fusion = wrap(fusion, kind, "fusion")
+            fusion = wrap(fusion, kind, "fusion", self._users)
         was_input = other.opcode == "fusion" and other.attr("kind") == "kInput"
+        self._users.merge(fusion, other)
         add_results(fusion, other)
         if was_input:
             fusion.set_attr("kind", "kInput")

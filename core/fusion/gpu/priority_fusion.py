@@ -85,6 +85,8 @@ class Outcome:
 
     steps: list[Step] = field(default_factory=list[Step])
     changed: bool = False
+    users: dict[str, tuple[str, ...]] = field(default_factory=dict[str, "tuple[str, ...]"])
+    """Users of every instruction afterwards, in XLA's order; what runs next depends on it."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,8 @@ class _Run:
                 self._before_batch(computation, users)
             queue.update()
         self._constants(computation, users)
+        for one in computation.instructions:
+            self._outcome.users[one.name] = tuple(user.name for user in users.of(one))
 
     def _before_batch(self, computation: HloComputation, users: UserOrder) -> None:
         assert self._guide is not None

@@ -1,7 +1,8 @@
-"""Normalization diamonds: a value is reduced, the result is broadcast again, and both meet in one elementwise operation.
+"""Normalization diamonds: a value is reduced, the result is broadcast, and both meet in one elementwise operation.
 
 Softmax is two of them in a row (the maximum subtracted, the sum divided by), layer normalization is another two.
-Source: ``openxla/xla:xla/backends/gpu/transforms/softmax_rewriter_triton.cc#MatchesTritonCompatibleClosedReductionDiamond``.
+Source: ``openxla/xla:xla/backends/gpu/transforms/softmax_rewriter_triton.cc`` (what makes a diamond, and
+#IsTriviallyFusible).
 """
 
 from __future__ import annotations

@@ -53,7 +53,14 @@ class SoftmaxRewriterTriton:
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         device = load_device(self.device or (ctx.target if ctx.target not in ("cpu", "gpu", "tpu", "") else None))
-        return _Run(module, ctx, device, self.only_if_profitable).run()
+        return run_softmax_rewriter(module, ctx, device, only_if_profitable=self.only_if_profitable)
+
+
+def run_softmax_rewriter(
+    module: HloModule, ctx: PassContext, device: DeviceDescription, *, only_if_profitable: bool = True
+) -> bool:
+    """Run the pass on a module, in place; returns whether anything was fused."""
+    return _Run(module, ctx, device, only_if_profitable).run()
 
 
 class _Run:
@@ -178,9 +185,7 @@ def _body_of(diamond: Diamond) -> tuple[HloComputation, list[HloInstruction]]:
     def parameter(one: HloInstruction) -> None:
         number = len(operands)
         operands.append(one)
-        made[one] = body.add(
-            HloInstruction("parameter", one.shape, name=f"parameter_{number}", payload=str(number))
-        )
+        made[one] = body.add(HloInstruction("parameter", one.shape, name=f"parameter_{number}", payload=str(number)))
 
     parameter(diamond.producer)
     stack = [diamond.root]

@@ -45,6 +45,8 @@ batched_gather_scatter_normalizer passes.expand.indices:BatchedGatherScatterNorm
     writes batching dimensions of gathers and scatters out
 batchnorm_expander passes.expand.elementary:BatchNormExpander
     batch normalization by its formulas
+bitcast_dtypes_expander passes.expand.formats:BitcastDtypesExpander
+    bits of another width by shifts
 broadcast_canonicalizer passes.layout_cleanup:BroadcastCanonicalizer
     broadcasts with ascending dimensions
 buffer-assignment buffers.assignment_pass:BufferAssignmentPass
@@ -89,6 +91,8 @@ dynamic-dimension-simplifier passes.simple:DynamicDimensionSimplifier
     cleans up what computations of sizes leave
 dynamic-index-splitter passes.expand.indices:DynamicIndexSplitter
     gives dynamic slices scalar starts
+eigh_expander passes.expand.factorizations:EighExpander
+    eigenvalues of Hermitian matrices by loops
 flatten-call-graph passes.flatten_call_graph:FlattenCallGraph
     gives every call its own computation
 float-normalization-bf16 passes.expand.float_normalization:bf16
@@ -151,6 +155,8 @@ priority-fusion fusion.gpu.priority_fusion:PriorityFusion
     fuses first what saves most time by the GPU's cost model
 propagate-call-metadata passes.finishing:PropagateCallMetadata
     names of calls before those of what they call
+qr_expander passes.expand.factorizations:QrExpander
+    QR factors as loops
 reduce-decomposer passes.layout_cleanup:ReduceDecomposer
     reductions that keep the order of what they read
 reduce-window-resizer passes.expand.windows:ReduceWindowResizer
@@ -171,6 +177,8 @@ rng-expander passes.expand.random_bits:RngExpander
     random numbers by integer arithmetic
 sanitize-constant-names passes.finishing:SanitizeConstantNames
     names of constants that a linker takes
+scan_expander passes.expand.scans:ScanExpander
+    scans as loops
 scatter_expander passes.expand.indices:ScatterExpander
     writes scatters of one window out
 scatter_simplifier passes.expand.indices:ScatterSimplifier
@@ -191,6 +199,8 @@ slice-sinker passes.simple:SliceSinker
     one operation for several on slices of a value
 small-while-loop-hoisting passes.finishing:SmallWhileLoopHoisting
     loops of few bytes as one call
+stochastic_convert_decomposer passes.expand.formats:StochasticConvertDecomposer
+    randomly rounded integers by comparisons
 topk-decomposer passes.expand.topk:TopkDecomposer
     topk by sorting
 topk-rewriter passes.expand.topk:TopkRewriter

@@ -45,6 +45,30 @@ def counted_loop(
     return [build.element(whole, i + 1) for i in range(len(state))]
 
 
+def while_loop(
+    build: Builder,
+    state: Sequence[HloInstruction],
+    condition: Callable[[Builder, list[HloInstruction]], HloInstruction],
+    body: Callable[[Builder, list[HloInstruction]], list[HloInstruction]],
+) -> list[HloInstruction]:
+    """Final values of `state`; both functions get a builder inside their computation and the state."""
+    start = build.tuple(list(state))
+    module = build.computation.module
+    made = [HloComputation("while_condition"), HloComputation("while_body")]
+    for computation in made:
+        module.add_computation(computation, first=True)
+        computation.add(HloInstruction("parameter", start.shape, name="loop_state", payload="0"))
+    inner = [build.inside(computation) for computation in made]
+    parts = [
+        [one.element(computation.parameters[0], i) for i in range(len(state))]
+        for one, computation in zip(inner, made, strict=True)
+    ]
+    made[0].set_root(condition(inner[0], parts[0]))
+    made[1].set_root(inner[1].tuple(body(inner[1], parts[1])))
+    whole = build.make("while", start.shape, [start], called={"condition": made[0], "body": made[1]})
+    return [build.element(whole, i) for i in range(len(state))]
+
+
 def inline_reducer(build: Builder, reducer: HloComputation, args: Sequence[HloInstruction]) -> list[HloInstruction]:
     """A computation on scalars applied to whole arrays of one shape, element by element; its results."""
     sizes = args[0].shape.dimensions

@@ -37,9 +37,9 @@ def decompose_topk(one: HloInstruction, options: RuleOptions) -> Answer:
     def make(build: Builder) -> HloInstruction:
         iota = build.iota(places.element_type, x.shape.dimensions, last)
         shape = Shape.tuple_([x.shape, iota.shape])
-        comparator = _comparator(build, [x.shape.element_type, places.element_type], direction)
+        less = comparator(build, [x.shape.element_type, places.element_type], direction)
         attrs = {"dimensions": (last,), "is_stable": "true"}
-        whole = build.make("sort", shape, [x, iota], attrs, called={"to_apply": comparator})
+        whole = build.make("sort", shape, [x, iota], attrs, called={"to_apply": less})
         starts = [0] * x.shape.rank
         return build.tuple(
             [build.slice(build.element(whole, i), starts, s.dimensions) for i, s in enumerate((values, places))]
@@ -48,7 +48,8 @@ def decompose_topk(one: HloInstruction, options: RuleOptions) -> Answer:
     return make
 
 
-def _comparator(build: Builder, types: list[str], direction: str) -> HloComputation:
+def comparator(build: Builder, types: list[str], direction: str) -> HloComputation:
+    """A comparison of the first of several pairs of scalars, in the total order for floats."""
     name = "compare-greater-than" if direction == "GT" else "compare-less-than"
     made = build.computation.module.add_computation(HloComputation(name), first=True)
     for i, kind in enumerate(types):

@@ -306,8 +306,27 @@ def _each_matrix(name: str) -> Prepare:
     return prepare
 
 
+def _eigh(instruction: HloInstruction, machine: Machine) -> Kernel:
+    """XLA's own ``Eigh``: (vectors, ascending values); options are ``lower,sorted,sweeps,tolerance``."""
+    words = str(instruction.attr("backend_config") or "").strip('"').split(",")
+    if len(words) != 4 or words[1] != "1":
+        raise InstructionUnsupported(instruction, f"with options {','.join(words)}: the order of values is not said")
+    triangle = "L" if words[0] == "1" else "U"
+
+    def kernel(a: Array) -> Value:
+        values, vectors = np.linalg.eigh(a, triangle)
+        return (vectors, values)
+
+    return kernel
+
+
 def _table() -> dict[str, Prepare]:
-    out: dict[str, Prepare] = {}
+    # XLA's own calls, which its expanders take away on targets without LAPACK.
+    out: dict[str, Prepare] = {
+        "Qr": _each_matrix("geqrf"),
+        "ProductOfElementaryHouseholderReflectors": _each_matrix("orgqr"),
+        "Eigh": _eigh,
+    }
     for letter in "sdcz":
         out[f"lapack_{letter}potrf_ffi"] = _potrf
         out[f"lapack_{letter}trsm_ffi"] = _trsm

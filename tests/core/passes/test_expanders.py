@@ -95,6 +95,40 @@ CASES = [
          " parameter(0); x = f32[3,3]{1,0} add(a, i); b = f32[2,3]{1,0} parameter(1); r = f32[2,3]{1,0}"
          " triangular-solve(x, b), left_side=false, lower=true, unit_diagonal=true, transpose_a=TRANSPOSE",
          "triangular-solve", PLAIN),
+    Case("qr_expander", "a = f32[2,4,3]{2,1,0} parameter(0); r = (f32[2,4,3]{2,1,0}, f32[2,3]{1,0}) custom-call(a),"
+         ' custom_call_target="Qr"', "custom-call", PLAIN),
+    Case("qr_expander", "a = f32[3,4]{1,0} parameter(0); b = f32[3,4]{1,0} parameter(1); x = c64[3,4]{1,0} complex(a, b);"
+         ' r = (c64[3,4]{1,0}, c64[3]{0}) custom-call(x), custom_call_target="Qr"', "custom-call", PLAIN),
+    Case("qr_expander", "a = f32[2,4,3]{2,1,0} parameter(0); q = (f32[2,4,3]{2,1,0}, f32[2,3]{1,0}) custom-call(a),"
+         ' custom_call_target="Qr"; v = f32[2,4,3]{2,1,0} get-tuple-element(q), index=0; t = f32[2,3]{1,0}'
+         " get-tuple-element(q), index=1; r = f32[2,4,3]{2,1,0} custom-call(v, t),"
+         ' custom_call_target="ProductOfElementaryHouseholderReflectors"', "custom-call",
+         ' a = f32[3]{0} parameter(0); r = f32[3]{0} custom-call(a), custom_call_target="Other"'),
+    Case("eigh_expander", "a = f32[2,5,5]{2,1,0} parameter(0); e = (f32[2,5,5]{2,1,0}, f32[2,5]{1,0}) custom-call(a),"
+         ' custom_call_target="Eigh", backend_config="1,1,100,1e-6"; v = f32[2,5,5]{2,1,0} get-tuple-element(e), index=0;'
+         " w = f32[2,5]{1,0} get-tuple-element(e), index=1; s = f32[2,5,5]{2,1,0} broadcast(w), dimensions={0,2};"
+         " m = f32[2,5,5]{2,1,0} multiply(v, s); x = f32[2,5,5]{2,1,0} dot(m, v), lhs_batch_dims={0}, rhs_batch_dims={0},"
+         " lhs_contracting_dims={2}, rhs_contracting_dims={2}; r = (f32[2,5,5]{2,1,0}, f32[2,5]{1,0}) tuple(x, w)",
+         "custom-call", PLAIN),
+    Case("eigh_expander", "a = f32[4,4]{1,0} parameter(0); b = f32[4,4]{1,0} parameter(1); c = c64[4,4]{1,0}"
+         ' complex(a, b); e = (c64[4,4]{1,0}, f32[4]{0}) custom-call(c), custom_call_target="Eigh",'
+         ' backend_config="0,1,100,1e-6"; r = f32[4]{0} get-tuple-element(e), index=1', "custom-call", PLAIN),
+    Case("bitcast_dtypes_expander", "a = f32[3,2]{1,0} parameter(0); r = bf16[3,2,2]{2,1,0} bitcast-convert(a)", "",
+         "a = f32[3]{0} parameter(0); r = s32[3]{0} bitcast-convert(a)"),
+    Case("bitcast_dtypes_expander", "a = s8[3,4]{1,0} parameter(0); r = f32[3]{0} bitcast-convert(a)", "", PLAIN),
+    Case("bitcast_dtypes_expander", "a = u8[4]{0} parameter(0); r = u32[] bitcast-convert(a)", "", PLAIN),
+    Case("stochastic_convert_decomposer", "a = f32[9]{0} constant({1.25, -1.25, 2.5, -2.5, 200, -200, nan, 0.999, -0.001});"
+         " b = u32[9]{0} constant({1073741823, 1073741824, 2147483647, 2147483648, 1, 2, 3, 4, 4294967295});"
+         " r = s8[9]{0} stochastic-convert(a, b)", "stochastic-convert", PLAIN),
+    Case("stochastic_convert_decomposer", "a = f16[3]{0} constant({1.25, -7.5, 3.75}); b = u16[3]{0} parameter(0);"
+         " r = s16[3]{0} stochastic-convert(a, b)", "stochastic-convert", PLAIN),
+    Case("scan_expander", "body: x = f32[3]{0} parameter(0); c = f32[3]{0} parameter(1); s = f32[3]{0} add(x, c);"
+         " m = f32[3]{0} multiply(s, x); o = (f32[3]{0}, f32[3]{0}) tuple(m, s) & a = f32[4,3]{1,0} parameter(0);"
+         " b = f32[3]{0} parameter(1); r = (f32[4,3]{1,0}, f32[3]{0}) scan(a, b), dimensions={0}, is_reverse=true,"
+         " num_carries=1, to_apply=body", "scan", PLAIN),
+    Case("scan_expander", "body: x = f32[3]{0} parameter(0); c = f32[3]{0} parameter(1); s = f32[3]{0} add(x, c);"
+         " o = (f32[3]{0}, f32[3]{0}) tuple(s, s) & a = f32[3,1]{1,0} parameter(0); b = f32[3]{0} parameter(1);"
+         " r = (f32[3,1]{1,0}, f32[3]{0}) scan(a, b), dimensions={1}, num_carries=1, to_apply=body", "scan", PLAIN),
     Case("logistic-expander", "a = f32[4]{0} parameter(0); r = f32[4]{0} logistic(a)", "logistic", PLAIN),
     Case("comparison-expander", "a = f32[4]{0} constant({nan, -0, 0, -1}); b = f32[4]{0} constant({1, 0, -0, nan});"
          " r = pred[4]{0} compare(a, b), direction=LT, type=TOTALORDER", "",

@@ -20,6 +20,7 @@ from hloscope.core.layout.constraints import BEGINNING_PRIORITY, DEFAULT_PRIORIT
 from hloscope.core.layout.copies import CopyMade, Writer
 from hloscope.core.layout.cpu import CpuBackend
 from hloscope.core.layout.gpu import GpuBackend
+from hloscope.core.layout.malformed import told_by_the_verifier
 from hloscope.core.layout.mandatory import (
     ROUNDS,
     add_custom_calls,
@@ -93,12 +94,12 @@ class Assignment:
 def assign_layouts(module: HloModule, backend: Backend, ctx: PassContext, *, remember: bool = False) -> Assignment:
     """Lay a module out, in place. With `remember`, requests that lost are kept beside those that won."""
     _refuse_what_is_not_known(module)
-    with _without_collection():
+    with told_by_the_verifier(module), _without_collection():
         return _assign(module, backend, ctx, remember=remember)
 
 
 @contextmanager
-def _without_collection() -> Generator[None]:
+def _without_collection() -> Generator[None, None, None]:
     """All of the thousands of constraints stay; looking for garbage among them costs a third of the time."""
     was_on = gc.isenabled()
     gc.disable()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from hloscope.core.errors import InternalError
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.literal import Literal
+from hloscope.core.layout.malformed import told_by_the_verifier
 from hloscope.core.layout.normalize import RULES, Normal, is_row_major, major_first, normalized
 from hloscope.core.passes.gate import Refusal
 
@@ -40,6 +41,10 @@ class LayoutNormalization:
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         """Rewrite every computation of the main thread that is no fusion body."""
+        with told_by_the_verifier(module):
+            return self._run(module, ctx)
+
+    def _run(self, module: HloModule, ctx: PassContext) -> bool:
         changed = False
         for computation in module.post_order():
             if computation.is_fusion or computation.execution_thread not in MAIN_THREADS or computation.synthetic:

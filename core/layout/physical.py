@@ -188,11 +188,14 @@ def _join(places: list[int], sizes: list[int], tile: tuple[int, ...]) -> list[in
 def physical_view(shape: Shape) -> PhysicalView:
     """How an array shape lies in memory; row-major where it has no layout.
 
-    Raises UnsupportedError for what is no array of a known size.
+    Raises UnsupportedError for what is no array of a known size, UsageError for a layout that is no order of its
+    dimensions.
     """
     if not shape.is_array or shape.is_unbounded or shape.type.bits == 0:
         raise UnsupportedError(f"{shape} has no place in memory of its own")
     layout = layout_of(shape)
+    if sorted(layout.minor_to_major) != list(range(shape.rank)):
+        raise UsageError(f"the layout of {shape} does not name each dimension once")
     sizes = list(shape.dimensions)
     padded = [sizes[d] for d in reversed(layout.minor_to_major)]
     for tile in layout.tiles:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.layout import Layout
 from hloscope.core.layout.bitcast import align, reshape_is_bitcast
+from hloscope.core.layout.malformed import told_by_the_verifier
 from hloscope.core.layout.orders import layout_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ class ReshapeDecomposer:
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         """Rewrite every reshape whose shapes have layouts; inside fusions they may have none and stay."""
+        with told_by_the_verifier(module):
+            return self._run(module, ctx)
+
+    def _run(self, module: HloModule, ctx: PassContext) -> bool:
         changed = False
         for computation in module.post_order():
             for reshape in computation.post_order():

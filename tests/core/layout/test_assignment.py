@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hloscope.core.errors import UnsupportedError, UsageError, VerifyError
+from hloscope.core.errors import HloscopeError, UnsupportedError, UsageError, VerifyError
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.layout.assignment import Assignment, LayoutAssignment, assign_layouts, backend_of
 from hloscope.core.layout.gpu_dots import forms_matrix
@@ -357,3 +357,20 @@ def test_what_cannot_be_laid_out_is_said() -> None:
     wrong = entry("(f32[2]{0}, f32[2]{0})->f32[2]{0}", "ROOT a = f32[2]{0} parameter(0)")
     with pytest.raises(VerifyError, match="2 parameters"):
         assigned(wrong)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("a = f32[4,6]{1,0} parameter(0)", "ROOT r = f32[6,4]{1,0} transpose(a), dimensions={1,7}"), "r: "),
+        (("a = f32[4,6]{1,0} parameter(0)", "ROOT r = f32[4,2]{1,0} concatenate(a), dimensions={5}"), "r: "),
+        (("a = f32[4,6]{1,0} parameter(0)", "ROOT r = f32[4,6]{1,0} while(a)"), "r"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_a_malformed_module_is_the_users_fault(lines: tuple[str, ...], message: str, backend: str) -> None:
+    shape = lines[-1].split(" = ")[1].split(" ")[0].partition("{")[0]
+    order = "{0}" if shape.count(",") == 0 else "{1,0}"
+    text = entry(f"(f32[4,6]{{1,0}})->{shape}{order}", *lines)
+    with pytest.raises(HloscopeError, match=message):
+        assigned(text, backend)

@@ -98,3 +98,8 @@ def test_the_dashboard_answers_for_two_shapes() -> None:
     assert any("reshape: free" in line for line in lines) and "f32[24]{0}" in lines
     assert [one.text for one in asked("f32[2]{0}", lambda shape: [plain(shape)])] == ["f32[2]{0}"]
     assert "elements" in asked("f32[2]{0} to f32[3]{0}", lambda shape: [plain(shape)])[0].text
+
+
+def test_a_layout_that_is_no_order_is_said() -> None:
+    with pytest.raises(HloscopeError, match="each dimension once"):
+        memory_lines("f32[4,6]{0,0}")

@@ -26,7 +26,7 @@ from hloscope.lsp import python
 from hloscope.lsp.documents import Documents, Pin, PythonChecks, Reading
 from hloscope.lsp.features.diagnostics import checks
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature, WorkspaceFeature
-from hloscope.lsp.features.table import COMMANDS, FEATURES, ITEM_FEATURES, LARGE, WORKSPACE_FEATURES
+from hloscope.lsp.features.table import COMMANDS, ITEM_FEATURES, LARGE, WORKSPACE_FEATURES, features_of_a_client
 from hloscope.lsp.positions import Encoding, TextLines
 from hloscope.lsp.protocol import HloProtocol, Prompt
 from hloscope.lsp.workers import Workers
@@ -59,7 +59,7 @@ class HloServer(LanguageServer):
         self._ended = threading.Event()
         # pygls marks what it registers, which a bound method does not allow.
         self.feature(types.INITIALIZE)(lambda params: self._initialize(params))
-        for feature in FEATURES:
+        for feature in features_of_a_client():
             self.feature(feature.method, feature.options)(self._handler(feature))
         for feature in ITEM_FEATURES:
             self.feature(feature.method, feature.options)(self._handler(feature))

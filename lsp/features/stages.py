@@ -65,6 +65,18 @@ def _module_of(uri: str) -> tuple[Module, int] | None:
     return None
 
 
+def other_stages(uri: str) -> list[tuple[str, str]]:
+    """Address and path of the other stages of the dump that a file is in, the nearest first."""
+    found = _module_of(uri)
+    path = local_path(uri)
+    if found is None or path is None:
+        return []
+    module, here = found
+    stages = sorted((one for one in module.stages if one.index != here), key=lambda one: abs(one.index - here))
+    files = [os.path.join(os.path.dirname(os.path.abspath(path)), one.path) for one in stages if one.has_text]
+    return [(Path(file).as_uri(), file) for file in files]
+
+
 def in_stage(uri: str, name: str, which: Which) -> types.Location | None:
     """The instruction of that name in another stage of the dump; without a name the stage's first line.
 

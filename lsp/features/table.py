@@ -24,6 +24,7 @@ from hloscope.lsp.features import (
     rename,
     selection,
     semantic_tokens,
+    signature,
     stages,
     workspace_symbols,
 )
@@ -32,15 +33,17 @@ from hloscope.lsp.features.feature import Feature, WorkspaceFeature
 FEATURES: tuple[Feature, ...] = (
     hover.FEATURE,
     definition.FEATURE,
+    definition.DECLARATION,
+    definition.IMPLEMENTATION,
     references.FEATURE,
     highlight.FEATURE,
     outline.FEATURE,
     folding.FEATURE,
     rename.PREPARE,
     rename.FEATURE,
-    semantic_tokens.FULL,
     semantic_tokens.RANGE,
     completion.FEATURE,
+    signature.FEATURE,
     inlay_hints.FEATURE,
     code_lens.FEATURE,
     code_actions.FEATURE,
@@ -65,5 +68,11 @@ COMMANDS: Mapping[str, Callable[[str, str], types.Location | None]] = {
 
 WORKSPACE_FEATURES: tuple[WorkspaceFeature, ...] = (workspace_symbols.FEATURE,)
 
-LARGE = "; ".join(feature.large for feature in FEATURES if feature.large is not None)
+
+def features_of_a_client() -> tuple[Feature, ...]:
+    """`FEATURES`, and those that remember what they have answered."""
+    return (*FEATURES, *semantic_tokens.remembering())
+
+
+LARGE = "; ".join([*(feature.large for feature in FEATURES if feature.large is not None), semantic_tokens.LARGE])
 """What is different on large texts, for the message shown when one is opened."""

@@ -42,12 +42,13 @@ _FLOATS = " ".join(f"float-normalization-{kind}" for kind in WIDER)
 _CPU_BEFORE = (
     "batched_gather_scatter_normalizer result_caster dot_decomposer operand_upcaster{except_library=true}"
     " rng-expander rng-bit-generator-expander zero_sized_hlo_elimination dynamic-index-splitter"
-    " conditional-to-select map-inline topk-decomposer comparison-expander cholesky_expander"
-    " triangular_solve_expander all_to_all_decomposer call-inliner{single_call_site=true} batch-dot-simplification"
+    " conditional-to-select map-inline topk-decomposer comparison-expander cholesky_expander qr_expander eigh_expander"
+    " triangular_solve_expander all_to_all_decomposer stochastic_convert_decomposer call-inliner{single_call_site=true}"
+    " batch-dot-simplification"
     f" dot_decomposer all-reduce-promotion {_FLOATS} batch-dot-simplification"
     " convolution-group-converter{convert_batch_groups_only=true} convolution-group-converter batchnorm_expander"
     " logistic-expander conditional-canonicalizer dynamic-dimension-simplifier reduce-window-rewriter"
-    " reduce-window-resizer convolution-canonicalization change-op-data-type"
+    " reduce-window-resizer scan_expander convolution-canonicalization change-op-data-type"
 )
 _GPU_SIMPLIFY = (
     "zero_sized_hlo_elimination gather_simplifier gather_expander scatter_simplifier scatter_expander"
@@ -63,10 +64,10 @@ _GPU_BEFORE = (
     "batched_gather_scatter_normalizer dot_decomposer result_caster"
     " operand_upcaster{except_matrices=true} rng-expander"
     " rng-bit-generator-expander comparison-expander zero_sized_hlo_elimination select_and_scatter_expander"
-    " cholesky_expander"
-    " dynamic-index-splitter call-inliner batchnorm_expander"
+    " cholesky_expander qr_expander eigh_expander"
+    " dynamic-index-splitter call-inliner stochastic_convert_decomposer batchnorm_expander"
     " logistic-expander conditional-canonicalizer dynamic-dimension-simplifier reduce-window-rewriter"
-    " reduce-window-resizer"
+    " reduce-window-resizer scan_expander"
 )
 
 _CPU_SIMPLIFY_LATE = "algsimp{is_layout_sensitive=true,executing_on_cpu=true} dce cse{is_layout_sensitive=true}"
@@ -100,7 +101,7 @@ def cpu_pipelines(registry: Registry) -> list[HloPass]:
                 simplification("post_scatter_expansion_simplification"),
                 *_passes(
                     registry,
-                    "gemv-rewriter topk-rewriter transpose-folding{rows_and_columns_only=true} cse"
+                    "gemv-rewriter bitcast_dtypes_expander topk-rewriter transpose-folding{rows_and_columns_only=true} cse"
                     " cse_barrier_expander tuple-simplifier"
                     " while-loop-trip-count-annotator flatten-call-graph layout-assignment{backend=cpu}",
                 ),

@@ -101,8 +101,8 @@ def cpu_pipelines(registry: Registry) -> list[HloPass]:
                 simplification("post_scatter_expansion_simplification"),
                 *_passes(
                     registry,
-                    "gemv-rewriter bitcast_dtypes_expander topk-rewriter transpose-folding{rows_and_columns_only=true} cse"
-                    " cse_barrier_expander tuple-simplifier"
+                    "gemv-rewriter bitcast_dtypes_expander topk-rewriter transpose-folding{rows_and_columns_only=true}"
+                    " cse cse_barrier_expander tuple-simplifier"
                     " while-loop-trip-count-annotator flatten-call-graph layout-assignment{backend=cpu}",
                 ),
             ],

@@ -116,7 +116,7 @@ class _Dense:
         self.level -= 1
         if self.seen[self.level] != sizes[self.level]:
             found, wanted = self.seen[self.level], sizes[self.level]
-            at.fail(f"{found} elements in dimension {self.level} of the literal, which has size {wanted}")
+            at.fail(f"dimension {self.level} of the literal has {found} elements, its shape has {wanted}")
         self.seen[self.level] = 0
         at.advance()
 

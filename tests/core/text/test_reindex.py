@@ -47,7 +47,11 @@ def edit(rng: random.Random, text: str, original: str) -> tuple[int, int, str]:
         start = text.rfind("\n", 0, at) + 1
         end = text.find("\n", start) + 1 or len(text)
         line = text[start:end]
-        return start, end, rng.choice(["", line + line, line[: len(line) // 2], "  %new = f32[8]{0} add(%x, %y)\n" + line])
+        return (
+            start,
+            end,
+            rng.choice(["", line + line, line[: len(line) // 2], "  %new = f32[8]{0} add(%x, %y)\n" + line]),
+        )
     if mode < 0.85:
         word = re.compile(r"[A-Za-z_][\w.\-]+").search(text, at)
         if word is not None:

@@ -45,16 +45,22 @@ def digest(*parts: str | bytes) -> str:
 
 
 def content_of(words: Iterable[str]) -> str:
-    """A digest of words and of the files that they name: a script that is changed is another question."""
+    """A digest of words and of the programs and inputs that they name: a script that is changed is another question.
+
+    Files of other kinds are passed over: a program may write to them.
+    """
     parts: list[str | bytes] = []
     for word in words:
         parts.append(word)
         try:
-            if os.path.isfile(word):
+            if os.path.isfile(word) and (os.path.splitext(word)[1] in _INPUTS or os.access(word, os.X_OK)):
                 parts.append(Path(word).read_bytes())
         except OSError:
             continue
     return digest(*parts)
+
+
+_INPUTS = frozenset((".py", ".sh", ".hlo", ".txt", ".npz", ".npy", ".json", ".yaml", ".yml", ".toml", ".ledger"))
 
 
 @dataclass

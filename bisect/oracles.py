@@ -10,7 +10,7 @@ import os
 import shlex
 import subprocess
 import tempfile
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from hloscope.bisect.search import Outcome
 from hloscope.core.errors import EvaluationError, HloscopeError, UnsupportedError, UsageError
@@ -19,6 +19,7 @@ from hloscope.core.runtime.compare import Comparison, Rules, compare, rules_for
 from hloscope.core.runtime.evaluator import evaluate, leaves
 from hloscope.core.runtime.evaluator.values import Array, Token, Value
 from hloscope.core.runtime.inputs import inputs_for
+from hloscope.core.runtime.mesh import evaluate_on_mesh, needs_mesh
 from hloscope.core.text import print_module
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class ValueOracle:
     @staticmethod
     def reference(module: HloModule, args: Sequence[Value]) -> ValueOracle:
         """Expects what the evaluator makes of the module as it came. Raises what the evaluator raises."""
-        return ValueOracle("reference", args, evaluate(module, args), rules_for(module))
+        return ValueOracle("reference", args, evaluated(module, args), rules_for(module))
 
     @staticmethod
     def recorded(path: str, module: HloModule, args: Sequence[Value]) -> ValueOracle:
@@ -77,7 +78,7 @@ class ValueOracle:
     def judge(self, module: HloModule) -> Outcome:
         """Evaluate and compare leaf by leaf."""
         try:
-            found = evaluate(module, self._args)
+            found = evaluated(module, self._args)
         except UnsupportedError as error:
             return Outcome("unknown", str(error))
         except EvaluationError as error:
@@ -92,6 +93,17 @@ class ValueOracle:
             if not one.within and (worst is None or one.outside > worst[1].outside):
                 worst = (number, one)
         return Outcome("right") if worst is None else Outcome("wrong", f"output {worst[0]}: {worst[1]}")
+
+
+def evaluated(module: HloModule, args: Sequence[Value]) -> Sequence[Array | Token]:
+    """A module's flattened results; of one for several devices those of every device, which all get the same arguments.
+
+    Raises what the evaluator raises.
+    """
+    devices = module.num_partitions * module.replica_count
+    if devices == 1 or not needs_mesh(module):
+        return evaluate(module, args)
+    return [cast("Array | Token", leaf) for one in evaluate_on_mesh(module, [args] * devices) for leaf in one]
 
 
 class CommandOracle:

@@ -18,6 +18,8 @@ from hloscope.core.passes.context import PassContext
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from hloscope.core.analysis.alias import AliasAnalysis
+    from hloscope.core.analysis.live_range import HloLiveRange
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
 
@@ -120,14 +122,42 @@ def shares_wrongly(module: HloModule, target: str | None, *, copied: bool = Fals
                 CopyInsertion().run(own, context)
             HloMemoryScheduler().run(own, context)
         assignment = assign_buffers(own, backend_of(target))
-        found = find_hazards(assignment.analysis, HloLiveRange(assignment.analysis), places_of(assignment))
+        live = HloLiveRange(assignment.analysis)
+        found = find_hazards(assignment.analysis, live, places_of(assignment))
+        late = _read_late(assignment.analysis, live)
     except (HloscopeError, InternalError):
         return []
-    return [
+    return late + [
         Unsafe("buffers", one.instruction, f"%{one.instruction}: {HAZARDS[one.code]}: {one.message}")
         for one in found
         if one.severity == "error"
     ]
+
+
+def _read_late(analysis: AliasAnalysis, live: HloLiveRange) -> list[Unsafe]:
+    """Values that are read, or returned, after an instruction has written over them in place.
+
+    A value and what is written over it are one buffer for the analysis, so that their ranges cannot meet.
+    """
+    at = {node: number for number, node in enumerate(live.sequence)}
+    found: list[Unsafe] = []
+    for node in live.sequence:
+        for pair in analysis.info.in_place_pairs(node):
+            for value in analysis.dataflow.value_set(node.operand(pair.operand), pair.operand_index):
+                later = [
+                    use.instruction
+                    for use in value.uses
+                    if use.instruction.parent is node.parent and at.get(use.instruction, -1) > at[node]
+                ]
+                root = node.parent.root
+                returned = node.parent.module.entry is node.parent and root is not node and any(
+                    position.instruction is root for position in value.positions
+                )
+                if later or returned:
+                    reader = f"%{later[0].name} reads it" if later else "it is a result"
+                    said = f"%{node.name} writes over %{value.instruction.name} in place, and after that {reader}"
+                    found.append(Unsafe("buffers", node.name, said))
+    return found
 
 
 def first_new(found: Collection[Unsafe], known: Collection[Unsafe]) -> Unsafe | None:

@@ -164,7 +164,7 @@ class CoreSearch:
         self, subject: CoreSubject, answer: Answer, runs: Sequence[PassRun], skip: tuple[int, ...], suffix: str
     ) -> None:
         """Earlier runs without which the guilty one does no harm."""
-        guilty, earlier = runs[-1], runs[:-1]
+        guilty, earlier = runs[-1], [one for one in runs[:-1] if one.name not in NEEDED]
         if not earlier:
             return
 

@@ -48,7 +48,7 @@ _CPU_BEFORE = (
     f" dot_decomposer all-reduce-promotion {_FLOATS} batch-dot-simplification"
     " convolution-group-converter{convert_batch_groups_only=true} convolution-group-converter batchnorm_expander"
     " logistic-expander conditional-canonicalizer dynamic-dimension-simplifier reduce-window-rewriter"
-    " reduce-window-resizer scan_expander convolution-canonicalization change-op-data-type"
+    " reduce-window-resizer scan_expander dynamic_padder convolution-canonicalization change-op-data-type"
 )
 _GPU_SIMPLIFY = (
     "zero_sized_hlo_elimination gather_simplifier gather_expander scatter_simplifier scatter_expander"
@@ -67,7 +67,7 @@ _GPU_BEFORE = (
     " cholesky_expander qr_expander eigh_expander"
     " dynamic-index-splitter call-inliner stochastic_convert_decomposer batchnorm_expander"
     " logistic-expander conditional-canonicalizer dynamic-dimension-simplifier reduce-window-rewriter"
-    " reduce-window-resizer scan_expander"
+    " reduce-window-resizer scan_expander dynamic_padder"
 )
 
 _CPU_SIMPLIFY_LATE = "algsimp{is_layout_sensitive=true,executing_on_cpu=true} dce cse{is_layout_sensitive=true}"

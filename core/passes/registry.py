@@ -91,6 +91,8 @@ dynamic-dimension-simplifier passes.simple:DynamicDimensionSimplifier
     cleans up what computations of sizes leave
 dynamic-index-splitter passes.expand.indices:DynamicIndexSplitter
     gives dynamic slices scalar starts
+dynamic_padder passes.expand.dynamic_padder:DynamicPadder
+    arrays of run-time size as arrays of their bound
 eigh_expander passes.expand.factorizations:EighExpander
     eigenvalues of Hermitian matrices by loops
 flatten-call-graph passes.flatten_call_graph:FlattenCallGraph

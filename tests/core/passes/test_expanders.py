@@ -122,6 +122,18 @@ CASES = [
          " r = s8[9]{0} stochastic-convert(a, b)", "stochastic-convert", PLAIN),
     Case("stochastic_convert_decomposer", "a = f16[3]{0} constant({1.25, -7.5, 3.75}); b = u16[3]{0} parameter(0);"
          " r = s16[3]{0} stochastic-convert(a, b)", "stochastic-convert", PLAIN),
+    Case("dynamic_padder", ADD + "a = f32[4,3]{1,0} parameter(0); n = s32[] constant(2); d = f32[<=4,3]{1,0}"
+         " set-dimension-size(a, n), dimensions={0}; m = f32[<=4,3]{1,0} multiply(d, d); i = f32[] constant(0);"
+         " s = f32[3]{0} reduce(m, i), dimensions={0}, to_apply=add; t = f32[3,<=4]{1,0} transpose(m), dimensions={1,0};"
+         " p = f32[3,3]{1,0} dot(t, m), lhs_contracting_dims={1}, rhs_contracting_dims={0};"
+         " g = s32[] get-dimension-size(m), dimensions={0}; e = f32[<=4,3]{1,0} negate(m);"
+         " r = (f32[3]{0}, f32[3,3]{1,0}, s32[], f32[<=4,3]{1,0}) tuple(s, p, g, e)", "set-dimension-size", PLAIN),
+    Case("dynamic_padder", "a = f32[4]{0} parameter(0); n = s32[] constant(3); d = f32[<=4]{0} set-dimension-size(a, n),"
+         " dimensions={0}; b = f32[2,<=4]{1,0} broadcast(d), dimensions={1}; r = f32[2,<=4]{1,0} exponential(b)",
+         "set-dimension-size", "a = f32[4]{0} parameter(0); n = s32[] constant(3); d = f32[<=4]{0}"
+         " set-dimension-size(a, n), dimensions={0}; r = f32[<=4]{0} reverse(d), dimensions={0}"),
+    Case("dynamic_padder", "a = f32[<=4]{0} parameter(0); b = f32[<=4]{0} add(a, a); g = s32[] get-dimension-size(b),"
+         " dimensions={0}; h = s32[] negate(g); r = (f32[<=4]{0}, s32[]) tuple(b, h)", "get-dimension-size", PLAIN),
     Case("scan_expander", "body: x = f32[3]{0} parameter(0); c = f32[3]{0} parameter(1); s = f32[3]{0} add(x, c);"
          " m = f32[3]{0} multiply(s, x); o = (f32[3]{0}, f32[3]{0}) tuple(m, s) & a = f32[4,3]{1,0} parameter(0);"
          " b = f32[3]{0} parameter(1); r = (f32[4,3]{1,0}, f32[3]{0}) scan(a, b), dimensions={0}, is_reverse=true,"

@@ -125,8 +125,8 @@ def _dot(pad: _Padder, one: HloInstruction) -> None:
     place = 0
     for number, side in enumerate(("lhs", "rhs")):
         x = one.operand(number)
-        batch = list(one.attr(f"{side}_batch_dims") or ())
-        contracting = list(one.attr(f"{side}_contracting_dims") or ())
+        batch: list[int] = list(one.attr(f"{side}_batch_dims") or ())
+        contracting: list[int] = list(one.attr(f"{side}_contracting_dims") or ())
         sides.append(pad.filled(x, pad.build.scalar(x.shape.element_type, 0), contracting))
         own = pad.sizes_of(x)
         sizes.update({i: own[d] for i, d in enumerate(batch) if d in own})
@@ -252,7 +252,7 @@ def _rewrite(entry: HloComputation, touched: list[HloInstruction]) -> list[HloIn
             continue
         value = pad.static[one]
         for user in list(one.users):
-            if user not in dynamic and user is not fresh:
+            if user not in dynamic:
                 for number, x in enumerate(user.operands):
                     if x is one:
                         user.replace_operand(number, value)

@@ -134,6 +134,9 @@ CASES = [
          " set-dimension-size(a, n), dimensions={0}; r = f32[<=4]{0} reverse(d), dimensions={0}"),
     Case("dynamic_padder", "a = f32[<=4]{0} parameter(0); b = f32[<=4]{0} add(a, a); g = s32[] get-dimension-size(b),"
          " dimensions={0}; h = s32[] negate(g); r = (f32[<=4]{0}, s32[]) tuple(b, h)", "get-dimension-size", PLAIN),
+    Case("dynamic_padder", ADD + "a = f32[4,3]{1,0} parameter(0); n = s32[] constant(2); d = f32[<=4,3]{1,0}"
+         " set-dimension-size(a, n), dimensions={0}; i = f32[] constant(0); s = f32[3]{0} reduce(d, i), dimensions={0},"
+         " to_apply=add; r = (f32[3]{0}) tuple(s)", "set-dimension-size", PLAIN),
     Case("scan_expander", "body: x = f32[3]{0} parameter(0); c = f32[3]{0} parameter(1); s = f32[3]{0} add(x, c);"
          " m = f32[3]{0} multiply(s, x); o = (f32[3]{0}, f32[3]{0}) tuple(m, s) & a = f32[4,3]{1,0} parameter(0);"
          " b = f32[3]{0} parameter(1); r = (f32[4,3]{1,0}, f32[3]{0}) scan(a, b), dimensions={0}, is_reverse=true,"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
-from hloscope.core.errors import InternalError
+from hloscope.core.errors import VerifyError
 from hloscope.core.hlo.layout import Layout
 from hloscope.core.layout.backend import Backend
 from hloscope.core.layout.bitcast import align_like
@@ -106,21 +106,30 @@ class GpuBackend(Backend):
         if target in _CONVOLUTIONS:
             self._cudnn(state, call, *_CONVOLUTIONS[target])
         elif target in RADIX_SORT:
+            _takes(call, operands=1, results=0 if call.shape.is_array else call.operand_count)
             _sort(state, call)
         elif target == TOP_K:
+            _takes(call, operands=1, results=2)
             layout = Layout.descending(call.operand(0).shape.rank)
             for place in (0, 1):
                 state.set_buffer(state.points_to.only(call, (place,)), layout, state.request("gpu-top-k"))
         elif target in MEMORY_PLACEMENT:
+            _takes(call, operands=1, results=0)
             shape = row_major(call.operand(0).shape)
             request = state.request("gpu-host-memory")
             state.set_operand(call, 0, shape, request)
             state.set_instruction(call, shape, request)
 
     def _cudnn(self, state: LayoutState, call: HloInstruction, kind: str, parts: tuple[int, int, int]) -> None:
+        _takes(call, operands=2, results=1)
+        if call.attr("dim_labels") is None:
+            raise VerifyError(f"%{call.name} calls a library's convolution without dim_labels")
         shapes = [call.operand(0).shape, call.operand(1).shape, call.shape.tuple_shapes[0]]
         form = self._form(call.operand(0).shape, shapes[2], call.attr("dim_labels"))
         layouts = dict(zip(parts, _convolution_layouts(call.attr("dim_labels"), form), strict=True))
+        for place, shape in enumerate(shapes):
+            if not shape.is_array or shape.rank != len(layouts[place].minor_to_major):
+                raise VerifyError(f"%{call.name} is a convolution in {form}, which does not fit {shape}")
         request = state.request(f"gpu-cudnn-{form.lower()}")
         state.set_array_operand(call, 0, layouts[0], request)
         state.set_array_operand(call, 1, layouts[1], request)
@@ -133,7 +142,7 @@ class GpuBackend(Backend):
                 if call.operand(number).shape.dimensions:
                     state.set_array_operand(call, number, output, request)
         elif kind != "activation" and call.operand_count > 2:
-            raise InternalError(f"%{call.name} has a side input but is no fused convolution")
+            raise VerifyError(f"%{call.name} has a side input but is no fused convolution")
 
     def _convolution(self, state: LayoutState, convolution: HloInstruction) -> None:
         dims = convolution.attr("dim_labels")
@@ -158,6 +167,16 @@ class GpuBackend(Backend):
             return "NCHW" if image.element_type == "f64" or spatial > 2 else "NHWC"
         half = image.element_type in ("f16", "bf16")
         return "NHWC" if half and self.capability >= VOLTA and result.rank == 4 else "NCHW"
+
+
+def _takes(call: HloInstruction, *, operands: int, results: int) -> None:
+    """Raises VerifyError for a library call that has fewer operands or results than the library takes and gives."""
+    given = len(call.shape.tuple_shapes)
+    if call.operand_count < operands or given < results:
+        raise VerifyError(
+            f"%{call.name} calls {call.attr('custom_call_target')} with {call.operand_count} operands and {given}"
+            f" results; there are at least {operands} and {results}"
+        )
 
 
 def _convolution_layouts(dims: ConvolutionDimensionNumbers, form: ConvolutionForm) -> tuple[Layout, Layout, Layout]:

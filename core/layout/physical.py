@@ -196,6 +196,8 @@ def physical_view(shape: Shape) -> PhysicalView:
     layout = layout_of(shape)
     if sorted(layout.minor_to_major) != list(range(shape.rank)):
         raise UsageError(f"the layout of {shape} does not name each dimension once")
+    if any(size <= 0 and size != COMBINE for tile in layout.tiles for size in tile):
+        raise UsageError(f"a tile of {shape} has no size")
     sizes = list(shape.dimensions)
     padded = [sizes[d] for d in reversed(layout.minor_to_major)]
     for tile in layout.tiles:

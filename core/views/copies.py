@@ -32,6 +32,7 @@ from hloscope.core.layout.remedies import Remedy, RemedyFinder
 from hloscope.core.layout.replay import PASS, backend_name, restore_list_order
 from hloscope.core.layout.times import RunCounts
 from hloscope.core.passes.context import PassContext
+from hloscope.core.views.copies_words import HOST, copied_shape, is_aliasing, memory_space, told
 from hloscope.core.views.data import SourceFrame
 from hloscope.core.views.real_compile import RunCompile
 from hloscope.core.views.stages import Cancelled, Progress, check
@@ -323,7 +324,7 @@ class _Answer:
                     one, 0, _Found(one.name, 0, 0, (b"", b"")), "program", "the module has it", None, None, counts
                 )
                 for one in module.instructions()
-                if one.opcode in ("copy", "copy-start")
+                if one.opcode in ("copy", "copy-start") and one.operand_count
             ]
             return CopiesAnswer(tuple(rows), tuple(self._notes))
         assignment = assign_layouts(module, backend_of(target), PassContext(target=target), remember=True)
@@ -358,7 +359,7 @@ class _Answer:
         made = {one.copy: one for one in replayed.assignment.copies} if replayed is not None else {}
         for instruction in module.instructions():
             one = wanted.get(instruction.name)
-            if one is None or instruction.opcode not in ("copy", "copy-start"):
+            if one is None or instruction.opcode not in ("copy", "copy-start") or not instruction.operand_count:
                 continue
             twin = replayed.pairs.get(instruction.name) if replayed is not None else None
             copied = made.get(twin) if twin is not None else None
@@ -370,9 +371,11 @@ class _Answer:
                 own_kind, own_words = "aliasing", _ALIASING
             if one.clone_of is not None and own_kind == "fusion":
                 own_words = f"the fusion pass computes {one.clone_of} once more in another fusion"
-            spaces = {_memory_space(_copied_shape(instruction)), _memory_space(instruction.operand(0).shape)}
+            if own_kind == "layout" and twin is None and is_aliasing(instruction):
+                own_kind, own_words = "aliasing", _ALIASING
+            spaces = {memory_space(copied_shape(instruction)), memory_space(instruction.operand(0).shape)}
             if len(spaces) > 1:
-                own_kind = "host-transfer" if _HOST in spaces else "memory-space"
+                own_kind = "host-transfer" if HOST in spaces else "memory-space"
                 own_words = _WORDS_OF[own_kind]
             yield self._row(instruction, row, one, own_kind, own_words, copied, replayed, counts)
 
@@ -396,6 +399,8 @@ class _Answer:
             conflict = explain_copy(made, replayed.assignment)
             words = _sentence(made, conflict)
             remedy = None if conflict.free else self._remedy(made, replayed)
+        else:
+            words = told(kind, words, copy, stage.pipeline if row else "", stage.pass_name if row else "")
         cause = CopyCause(
             kind=kind,
             instruction=_reader(made, user),
@@ -406,7 +411,7 @@ class _Answer:
             given=conflict.given if conflict is not None else (),
             lost=conflict.lost if conflict is not None else None,
         )
-        target_shape = _copied_shape(copy)
+        target_shape = copied_shape(copy)
         last = found.last
         after = self._run.outline[last + 1] if last + 1 < len(self._run.outline) else None
         frames = copy.source_frames or operand.source_frames or (user.source_frames if user else ())
@@ -455,7 +460,6 @@ class _Answer:
 
 
 _ALIASING = "the result lives in the operand's buffer, so the operand is copied before layouts are chosen"
-_HOST = 5
 _WORDS_OF: Mapping[CauseKind, str] = {kind: words for _, kind, words in _KINDS}
 
 
@@ -468,10 +472,6 @@ def _reader(made: CopyMade | None, user: HloInstruction | None) -> str | None:
     if made is not None:
         return None if made.user is None else made.user.name
     return None if user is None else user.name
-
-
-def _copied_shape(copy: HloInstruction) -> Shape:
-    return copy.shape.tuple_shapes[0] if copy.opcode == "copy-start" else copy.shape
 
 
 def _sentence(made: CopyMade, conflict: Conflict) -> str:
@@ -495,10 +495,6 @@ def _side(chain: tuple[Link, ...]) -> str:
 def _layout_text(shape: Shape) -> str:
     layout = shape.layout
     return str(layout) if shape.is_array and layout is not None else show_shape(shape)
-
-
-def _memory_space(shape: Shape) -> int:
-    return shape.layout.memory_space if shape.layout is not None else 0
 
 
 def _bytes(shape: Shape) -> int | None:

@@ -111,6 +111,8 @@ def instruction_move(index: ModuleIndex, i: int) -> MoveFacts | None:
         source, target = (Shape.parse(index.shape_text(one)) for one in (operands[0], i))
         if any(not one.is_array or (one.rank > 0 and one.layout is None) for one in (source, target)):
             return None
+        for one in (source, target):
+            physical_view(one)  # raises for what has no place
         return _judged(opcode, source, target, index, i)
     except HloscopeError:
         return None

@@ -13,6 +13,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -21,6 +22,7 @@ from lsprotocol import types
 from hloscope.core.dumps.filenames import FileKind, parse_name
 from hloscope.core.text.module_index import ModuleIndex
 from hloscope.core.text.reindex import SplicedIndex, reindexed
+from hloscope.lsp.companion import Companion
 from hloscope.lsp.positions import Encoding, TextLines
 from hloscope.lsp.workers import Urgency, Workers
 
@@ -28,6 +30,9 @@ log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.08
 """How long typing must rest before a text is read again on its own account."""
+
+DUMP_PAUSE_SECONDS = 0.3
+"""How long a text must rest before a child process is started for its dump."""
 
 _HEAD = re.compile(r"\ufeff?(?:\s+|//[^\n\r]*|/\*.*?\*/)*HloModule\b", re.S)
 _HEAD_CHARACTERS = 4096
@@ -42,6 +47,8 @@ class Reading:
     lines: TextLines
     index: ModuleIndex
     encoding: Encoding
+    companion: Companion | None = None
+    """The dump that the text is a stage of, for what it knows by now."""
 
     @property
     def text(self) -> str:
@@ -135,6 +142,9 @@ class Document:
         self.is_python = is_python
         """A Python file is scanned for Pallas calls and never indexed."""
         self.is_open = True
+        self.companion = Companion(snapshot.uri) if is_hlo and not is_python else None
+        self.found: list[types.Diagnostic] = []
+        """The latest findings of the text itself."""
         self.check: asyncio.Task[None] | None = None
         """The look at the current version; cancelled by the next edit."""
         self.published = False
@@ -209,7 +219,12 @@ class Documents:
         publish: Callable[[str, int | None, list[types.Diagnostic]], None],
         first_read: Callable[[Reading], None],
         python: PythonChecks,
+        asking: Callable[[str], AbstractAsyncContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
+        """`asking` goes around the child process that works out the facts of a dump; it is given the address."""
+        self._asking = asking
+        self.facts_check: Callable[[Reading], list[types.Diagnostic]] | None = None
+        """Findings from the facts of the dump around a text; None where the client wants none, and none are asked."""
         self.encoding = Encoding.UTF16
         """The unit of the client's columns, as agreed in ``initialize``."""
         self._workers = workers
@@ -222,6 +237,14 @@ class Documents:
     def set_checks(self, checks: Sequence[Check]) -> None:
         """What is looked for from now on, as the client wishes."""
         self._checks = tuple(checks)
+
+    def look_again(self) -> None:
+        """Look at every text anew, as after an edit: what is looked for has changed."""
+        for document in self._documents.values():
+            if document.is_hlo:
+                if document.check is not None:
+                    document.check.cancel()
+                document.check = asyncio.ensure_future(self._look(document, document.current, 0, first=False))
 
     # ---------------------------------------------------------------- edits
     def open(self, uri: str, language: str, version: int, text: str) -> None:
@@ -260,8 +283,8 @@ class Documents:
             document.check = asyncio.ensure_future(self._look_at_python(document, document.current, PAUSE_SECONDS))
             return
         first = not document.is_hlo
-        if not document.is_hlo:
-            document.is_hlo = looks_like_hlo(uri, "", lines.text)
+        if not document.is_hlo and looks_like_hlo(uri, "", lines.text):
+            document.is_hlo, document.companion = True, Companion(uri)
         if document.is_hlo:
             document.check = asyncio.ensure_future(self._look(document, document.current, PAUSE_SECONDS, first=first))
 
@@ -293,7 +316,7 @@ class Documents:
 
             def build() -> Reading:
                 index = _index(snapshot.lines, snapshot.since)
-                return Reading(snapshot.uri, snapshot.version, snapshot.lines, index, encoding)
+                return Reading(snapshot.uri, snapshot.version, snapshot.lines, index, encoding, document.companion)
 
             def wanted() -> bool:
                 return snapshot.waiters > 0 or (document.is_open and document.current is snapshot)
@@ -348,12 +371,32 @@ class Documents:
                     continue
                 if document.current is not snapshot or not document.is_open:
                     return
+                document.found = found
                 document.published = True
-                self._publish(snapshot.uri, snapshot.version, found)
+                self._publish(snapshot.uri, snapshot.version, found + self._of_dump(reading))
+            await self._ask_dump(document, snapshot, reading)
         except asyncio.CancelledError:
             raise
         except Exception:
             log.exception("the check of %s version %s failed", snapshot.uri, snapshot.version)
+
+    def _of_dump(self, reading: Reading) -> list[types.Diagnostic]:
+        """What the dump says of a text, as far as it is known by now."""
+        if self.facts_check is None or reading.companion is None or reading.companion.facts is None:
+            return []
+        return self.facts_check(reading)
+
+    async def _ask_dump(self, document: Document, snapshot: Snapshot, reading: Reading) -> None:
+        """Once nobody types, ask what the dump knows, and publish it."""
+        companion = document.companion
+        if self.facts_check is None or companion is None or companion.facts is not None or companion.failed is not None:
+            return
+        await asyncio.sleep(DUMP_PAUSE_SECONDS)
+        async with self._asking(snapshot.uri):
+            news = await companion.prepare()
+        if news and document.current is snapshot and document.is_open:
+            document.published = True
+            self._publish(snapshot.uri, snapshot.version, document.found + self._of_dump(reading))
 
     async def _run_check(
         self, document: Document, snapshot: Snapshot, reading: Reading, check: Check

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 from lsprotocol import types
@@ -25,10 +26,12 @@ from hloscope.core.version import version
 from hloscope.lsp import python
 from hloscope.lsp.documents import Documents, Pin, PythonChecks, Reading
 from hloscope.lsp.features.diagnostics import checks
+from hloscope.lsp.features.dump_findings import from_dump
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature, WorkspaceFeature
 from hloscope.lsp.features.table import COMMANDS, ITEM_FEATURES, LARGE, WORKSPACE_FEATURES, features_of_a_client
 from hloscope.lsp.positions import Encoding, TextLines
 from hloscope.lsp.protocol import HloProtocol, Prompt
+from hloscope.lsp.settings import Settings
 from hloscope.lsp.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -54,11 +57,13 @@ class HloServer(LanguageServer):
             first_read=self._say_what_large_means,
             python=PythonChecks(python.is_python, python.findings),
         )
+        self.settings = Settings()
         self._parent_gone = parent_gone
         self._finish: Callable[[int], None] | None = None
         self._ended = threading.Event()
         # pygls marks what it registers, which a bound method does not allow.
         self.feature(types.INITIALIZE)(lambda params: self._initialize(params))
+        self.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)(lambda params: self._configure(params))
         for feature in features_of_a_client():
             self.feature(feature.method, feature.options)(self._handler(feature))
         for feature in ITEM_FEATURES:
@@ -101,14 +106,22 @@ class HloServer(LanguageServer):
     def _initialize(self, params: types.InitializeParams) -> None:
         chosen = self.protocol.workspace.position_encoding
         self.documents.encoding = Encoding(str(getattr(chosen, "value", chosen)))
-        options: Any = params.initialization_options
-        wanted = options.get("advice", True) if isinstance(options, dict) else getattr(options, "advice", True)
-        self.documents.set_checks(checks(advice=bool(wanted)))
+        self._apply(self.settings.changed(params.initialization_options))
         if self._parent_gone is not None and params.process_id is not None and _alive(params.process_id):
             # A number that names no process here belongs to another machine or container: nothing to watch.
             threading.Thread(
                 target=self._watch, args=(params.process_id, self._parent_gone), name="hloscope-parent", daemon=True
             ).start()
+
+    def _apply(self, settings: Settings) -> None:
+        self.settings = settings
+        self.documents.set_checks(checks(advice=settings.advice))
+        wanted = settings.advice and settings.dump_facts
+        self.documents.facts_check = partial(from_dump, settings=settings) if wanted else None
+
+    def _configure(self, params: types.DidChangeConfigurationParams) -> None:
+        self._apply(self.settings.changed(params.settings))
+        self.documents.look_again()
 
     def _watch(self, process: int, gone: Callable[[], None]) -> None:
         while not self._ended.wait(_PARENT_SECONDS):

@@ -32,6 +32,8 @@ MOST_FINDINGS = 400
 """Texts with more faults than this are read whole: the reader stops counting at 500."""
 MOST_ROWS = 2_000
 """Instructions read one by one to resolve their operands; more are not worth it."""
+_ASKED_ONE_BY_ONE = 16
+"""Whoever asks for the users of more instructions will ask for all: then the table is worth making."""
 _SPARE_WORDS = 2_000
 """Shapes that nothing uses any more, after which the table of shapes is made anew."""
 
@@ -45,7 +47,13 @@ typing in is rare, and the next edit reads it again."""
 _OPEN = "c {\n"
 
 _OFFSETS = ("starts", "ends", "names", "name_ends", "opcode_starts", "operand_starts", "operand_ends")
-_PLACES = ("computation_starts", "computation_stops", "computation_names", "computation_name_ends", "computation_bodies")
+_PLACES = (
+    "computation_starts",
+    "computation_stops",
+    "computation_names",
+    "computation_name_ends",
+    "computation_bodies",
+)
 
 
 class SplicedIndex(ModuleIndex):
@@ -59,6 +67,7 @@ class SplicedIndex(ModuleIndex):
         line_starts: np.ndarray | None,
     ) -> None:
         super().__init__(text, columns)
+        self._asked = 0
         if name_hashes is not None:
             self.__dict__["_name_hashes"] = name_hashes
         if line_starts is not None:
@@ -66,7 +75,8 @@ class SplicedIndex(ModuleIndex):
 
     def users(self, i: int) -> list[int]:
         """Instructions that use it, each once, ascending."""
-        if "_users" in self.__dict__:
+        self._asked += 1
+        if self._asked > _ASKED_ONE_BY_ONE or "_users" in self.__dict__:
             return super().users(i)
         c = self.columns
         at = np.flatnonzero(c.operands == i)
@@ -285,12 +295,7 @@ class _Splice:
             return None
         index = SplicedIndex(self.text, new, hashes, self.line_starts)
         new.findings = self._moved_findings()
-        done = (
-            self._operands(index)
-            and self._calls(index)
-            and self._entry(new)
-            and len(new.findings) <= MOST_FINDINGS
-        )
+        done = self._operands(index) and self._calls(index) and self._entry(new) and len(new.findings) <= MOST_FINDINGS
         if not done:
             return None
         if p.begin and "stack_frames" in self.old.__dict__:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lsprotocol import types
@@ -11,13 +12,16 @@ from hloscope.core.errors import Diagnostic
 from hloscope.core.hlo.verifier import verify
 from hloscope.core.text import parse_module
 from hloscope.core.views.advice import advise
+from hloscope.core.views.mesh_advice import misfits
 from hloscope.lsp.convert import to_diagnostic
 from hloscope.lsp.documents import Check, Reading
+from hloscope.lsp.features.feature import FULL_INSTRUCTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hloscope.core.hlo.module import HloModule
+    from hloscope.core.text.module_index import ModuleIndex
 
 _AT_ONCE = 1_000
 """Instructions up to which the reader is so fast that "nothing wrong yet" is not worth saying first."""
@@ -47,7 +51,7 @@ def from_reader(reading: Reading, *, advice: bool = True) -> list[types.Diagnost
         return None
     module, found = parse_module(reading.text)
     if module is not None and not any(one.severity == "error" for one in found):
-        found = [*found, *_invariants(reading, module), *(advise(index) if advice else ())]
+        found = [*found, *_invariants(reading, module), *(_advice(index) if advice else ())]
     lines = {one.line for one in found}
     return _shown(reading, [*found, *(one for one in index.diagnostics if one.line not in lines)])
 
@@ -74,10 +78,35 @@ def _shown(reading: Reading, found: list[Diagnostic]) -> list[types.Diagnostic]:
     return [to_diagnostic(reading, one) for one in found[:_MOST]]
 
 
+def from_advice(reading: Reading) -> list[types.Diagnostic] | None:
+    """Advice on a text that is too large for the full reader, from its index alone."""
+    index = reading.index
+    if index.errors or not _READ_INSTRUCTIONS < index.instruction_count <= FULL_INSTRUCTIONS:
+        return None
+    return _shown(reading, [*index.diagnostics, *_advice(index)])
+
+
+def _advice(index: ModuleIndex) -> list[Diagnostic]:
+    """Advice, and collectives that do not fit the devices."""
+    out = advise(index)
+    for i, message, _ in islice(misfits(index), _MOST):
+        start, end = index.name_span(i)
+        (line, column), (end_line, end_column) = index.position(start), index.position(end)
+        out.append(
+            Diagnostic(message, line + 1, column + 1, end_line + 1, end_column + 1, "warning", "mesh", start, end)
+        )
+    return out
+
+
 def _rest(reading: Reading) -> float:
     return 0 if reading.index.instruction_count <= _AT_ONCE else _REST_SECONDS
 
 
+def _advice_rest(reading: Reading) -> float:
+    return _REST_SECONDS if reading.index.instruction_count > _READ_INSTRUCTIONS else 0
+
+
 def checks(*, advice: bool) -> tuple[Check, ...]:
     """In the order in which their findings are published; `advice` adds hints on texts in which nothing is wrong."""
-    return (Check(from_index, lambda _: 0), Check(partial(from_reader, advice=advice), _rest))
+    plain = (Check(from_index, lambda _: 0), Check(partial(from_reader, advice=advice), _rest))
+    return (*plain, Check(from_advice, _advice_rest)) if advice else plain

@@ -13,7 +13,6 @@ from hloscope.core.text.instruction_text import scan_instruction
 from hloscope.lsp.documents import Reading
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature
 
-
 _STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.S)
 _COMMENT = re.compile(r"/\*|//")
 _MANY = re.compile(r"\s+")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from lsprotocol import types
 
 from hloscope.core.hlo.attributes import ATTRIBUTES, CALLED, CONTROL
 from hloscope.core.hlo.opcodes import OPCODES, Opcode
 from hloscope.core.text.module_index import ModuleIndex, Target
+from hloscope.core.views.attribute_words import attribute_words
+from hloscope.core.views.cost_facts import cost_facts
 from hloscope.core.views.data import HoverFacts, SourceFrame
 from hloscope.core.views.hover import instruction_facts
+from hloscope.lsp.companion import Companion
 from hloscope.lsp.documents import Reading
 from hloscope.lsp.features.feature import Feature
 from hloscope.lsp.features.markdown import block, shortened, span, spans
@@ -19,19 +25,23 @@ _NAMES = 8
 _SIGNATURE = 2_000
 _VALUE = 1_000
 _FRAMES = 6
+_VERDICTS = 6
+_PLACES = 4
+_SEMANTICS = "https://openxla.org/xla/operation_semantics"
+_NO_CHAPTER = frozenset({"fusion", "bitcast", "copy", "constant", "domain", "add-dependency", "get-dimension-size"})
 
 
 def hover(reading: Reading, params: types.HoverParams) -> types.Hover | None:
     """On a name: that instruction or computation; on an opcode, a shape or an attribute: what it means."""
     index = reading.index
     target = index.at_offset(reading.offset(params.position))
-    text = describe(index, target)
+    text = describe(index, target, reading.companion)
     if text is None:
         return None
     return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text), reading.range(*target.span))
 
 
-def describe(index: ModuleIndex, target: Target) -> str | None:
+def describe(index: ModuleIndex, target: Target, companion: Companion | None = None) -> str | None:
     """The Markdown for what is under the cursor; None where there is nothing to say."""
     match target.kind:
         case "instruction" | "operand" | "control" | "parameter" | "computation" | "computation-reference" if (
@@ -39,7 +49,11 @@ def describe(index: ModuleIndex, target: Target) -> str | None:
         ):
             return f"{span(target.name)} is not defined here"
         case "instruction" | "operand" | "control" | "parameter" | "shape":
-            return instruction(instruction_facts(index, target.refers_to)) + memory(index, target.refers_to)
+            i = target.refers_to
+            lines = instruction(
+                instruction_facts(index, i), cost(index, i, companion), of_dump(companion, index.name(i))
+            )
+            return lines + memory(index, i)
         case "computation" | "computation-reference":
             return computation(index, target.refers_to)
         case "opcode":
@@ -52,8 +66,8 @@ def describe(index: ModuleIndex, target: Target) -> str | None:
             return None
 
 
-def instruction(facts: HoverFacts) -> str:
-    """Signature, meaning, size, neighbours and source of one instruction."""
+def instruction(facts: HoverFacts, costs: str = "", known: tuple[str, ...] = ()) -> str:
+    """Signature, meaning, size, cost, neighbours, source of one instruction, and what its dump knows of it."""
     size = [f"shape {span(facts.shape)}"]
     if facts.layout is not None:
         size.append(f"layout {span(facts.layout)}")
@@ -61,13 +75,15 @@ def instruction(facts: HoverFacts) -> str:
         size.append(amount(facts.bytes))
     lines = [
         block(shortened(facts.signature, _SIGNATURE)),
-        f"**{facts.opcode}**: {facts.meaning}" if facts.meaning else f"**{facts.opcode}**",
+        f"{link(facts.opcode)}: {facts.meaning}" if facts.meaning else f"**{facts.opcode}**",
         " · ".join(size),
+        costs,
         _neighbours("operand", facts.operands),
         _neighbours("user", facts.users) + (" · root" if facts.is_root else ""),
         f"in {span(facts.computation)}" if facts.computation else "",
         f"op_name {span(shortened(facts.op_name, _VALUE))}" if facts.op_name else "",
         _source(facts.source),
+        *known,
     ]
     return "\n\n".join(line for line in lines if line)
 
@@ -95,7 +111,7 @@ def opcode(name: str) -> str | None:
     if known is None:
         return f"{span(name)}: not an opcode that this version knows"
     arity = "any number of operands" if known.arity is None else _count(known.arity, "operand")
-    return "\n\n".join((f"**{known.name}**: {known.meaning}", " · ".join((arity, *_properties(known)))))
+    return "\n\n".join((f"{link(known.name)}: {known.meaning}", " · ".join((arity, *_properties(known)))))
 
 
 def attribute(key: str, text: str) -> str:
@@ -109,7 +125,72 @@ def attribute(key: str, text: str) -> str:
         meaning = "instructions that must run before this one"
     else:
         meaning = "attribute"
-    return f"**{key}**: {meaning}\n\n{_value(text.partition('=')[2].strip())}"
+    value = text.partition("=")[2].strip()
+    words = attribute_words(key, value)
+    shown = _value(value) if words is None else block(words, "json" if words[:1] in "{[" else "text")
+    return f"**{key}**: {meaning}\n\n{shown}"
+
+
+def link(opcode: str) -> str:
+    """The opcode's name, linked to its chapter where it has one."""
+    known = OPCODES.get(opcode)
+    if known is None or opcode in _NO_CHAPTER or known.asynchronous:
+        return f"**{opcode}**"
+    return f"[**{opcode}**]({_SEMANTICS}#{opcode.replace('-', '')})"
+
+
+def cost(index: ModuleIndex, i: int, companion: Companion | None = None) -> str:
+    """Flops, bytes and, unless the dump is of another backend, the roofline on a GPU; empty where there is no cost."""
+    found = cost_facts(index, i)
+    if found is None:
+        return ""
+    read_written = f"{found.bytes_read:,} bytes read, {found.bytes_written:,} written"
+    line = f"cost {found.flops:,} flops · {read_written} · {found.intensity:.3g} flops a byte"
+    facts = None if companion is None else companion.facts
+    if facts is not None and facts.target not in (None, "gpu"):
+        return line  # no rates are known of CPUs and TPUs
+    longest = max(found.compute_ns, found.memory_ns)
+    time = f"{longest / 1000:.3g} µs" if longest >= 1000 else f"{longest:.3g} ns"
+    return f"{line} · at least {time} on {found.device}, {found.bound_by} bound"
+
+
+def of_dump(companion: Companion | None, name: str) -> tuple[str, ...]:
+    """Paragraphs on the pass that made it, its copy's cause, its fusion verdicts and its memory."""
+    if companion is None:
+        return ()
+    out: list[str] = []
+    birth = companion.born(name)
+    if birth is not None:
+        out.append(birth)
+    facts = companion.facts
+    if facts is None:
+        return tuple(out)
+    copied = facts.copies.get(name)
+    if copied is not None:
+        out.append(f"copied because {copied['sentence']}")
+        if copied["remedy"] is not None:
+            out.append(f"to remove the copy: {copied['remedy']}")
+    verdicts = [_verdict(row, name) for row in facts.fusion.get(name, ())[:_VERDICTS]]
+    if verdicts:
+        out.append("  \n".join(verdicts))
+    places = facts.buffers.get(name, ())
+    for row in places[:_PLACES]:
+        live = "" if row["live"] is None else f", alive from step {row['live'][0]} to {row['live'][1]}"
+        part = "" if row["index"] == "{}" else f" {row['index']}"
+        line = f"lives{part} in allocation {row['allocation']} ({row['kind']}) at byte {row['offset']:,}, "
+        others = [one for one in facts.at.get((row["allocation"], row["offset"]), ()) if one != name]
+        shared = f"; the same bytes hold {spans(others, 4)} at other times" if others else ""
+        out.append(f"{line}{row['size']:,} bytes{live}{shared}")
+    return tuple(out)
+
+
+def _verdict(row: Mapping[str, Any], name: str) -> str:
+    others = [one for one in row["consumers"] if one != name]
+    edge = f"into {spans(others, 3)}" if row["producer"] == name else f"of {span(row['producer'])} into it"
+    likely = "likely " if row["origin"] == "inferred" and row["verdict"] != "fused" else ""
+    made = f", as {span(row['made'])}" if row["made"] and row["made"] != name else ""
+    reason = "" if row["reason"] is None else f": {row['reason']}"
+    return f"fusion {edge}: {likely}{row['verdict']}{made}{reason}"
 
 
 def amount(count: int) -> str:

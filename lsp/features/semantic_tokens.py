@@ -226,7 +226,5 @@ def remembering() -> tuple[Feature, ...]:
     memory = TokenMemory()
     return (
         Feature(types.TEXT_DOCUMENT_SEMANTIC_TOKENS_FULL, memory.full, heavy=True, options=LEGEND, large=LARGE),
-        Feature(
-            types.TEXT_DOCUMENT_SEMANTIC_TOKENS_FULL_DELTA, memory.delta, heavy=True, options=LEGEND, large=LARGE
-        ),
+        Feature(types.TEXT_DOCUMENT_SEMANTIC_TOKENS_FULL_DELTA, memory.delta, heavy=True, options=LEGEND, large=LARGE),
     )

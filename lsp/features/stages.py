@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
@@ -29,6 +31,67 @@ class PlaceInDump:
     """1-based, among the stages."""
     count: int
     pass_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DumpPlace:
+    """The dump that an open file is in."""
+
+    folder: str
+    module: int
+    """Index of the module, as ``--module`` takes it."""
+    stage: int
+    """Index of the file among the module's stages."""
+    files: tuple[tuple[str, str], ...]
+    """Path and pass of every stage that has text, in order; an empty pass for the first."""
+    before: int
+    """How many of `files` come before the open one."""
+    bytes: int
+
+    def first_with(self, name: str, deadline: float) -> str | None:
+        """In words, the first stage up to the open one that has an instruction; None where the time is over."""
+        for number, (path, pass_name) in enumerate(self.files[: self.before + 1]):
+            if time.monotonic() > deadline:
+                return None
+            try:
+                with open(path, "rb") as opened:
+                    found = find_definition(opened.read(), name, number)
+            except OSError:
+                continue
+            if found is not None:
+                return f"made by {pass_name}" if number and pass_name else "there since the first stage"
+        return None
+
+
+def dump_of(uri: str) -> DumpPlace | None:
+    """The dump that a stage's file is in; None for other files."""
+    path = local_path(uri)
+    if path is None or not os.path.isfile(path):
+        return None
+    folder, name = os.path.split(os.path.abspath(path))
+    if parse_name(name).kind is not FileKind.STAGE:
+        return None
+    return _dump_of(folder, name, os.stat(folder).st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _dump_of(folder: str, name: str, changed: int) -> DumpPlace | None:
+    """The same; kept until the folder changes."""
+    del changed
+    try:
+        with open_dump(folder) as dump:
+            for number, module in enumerate(dump.modules):
+                stage = next((one for one in module.stages if one.path == name), None)
+                if stage is None:
+                    continue
+                shown = [one for one in module.stages if one.has_text]
+                files = tuple((os.path.join(folder, one.path), one.pass_name or "") for one in shown)
+                before = next((k for k, one in enumerate(shown) if one.path == name), len(shown))
+                size = sum(os.path.getsize(file) for file, _ in files)
+                return DumpPlace(folder, number, stage.index, files, before, size)
+    except (HloscopeError, OSError):
+        return None
+    return None
 
 
 def local_path(uri: str) -> str | None:

@@ -1,0 +1,151 @@
+"""What takes seconds, in a process of its own: ``python -m hloscope.lsp.child facts DIR MODULE``.
+
+The server's threads share one interpreter: a replay of layout assignment in one of them would slow down every answer. Here
+it cannot, and the server can end it at any time. The answer is one JSON object on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hloscope.core.errors import HloscopeError, UsageError
+from hloscope.core.views.run import load
+
+if TYPE_CHECKING:
+    from hloscope.core.views.run import Run
+
+MOST_ROWS = 2_000
+_OPERAND = re.compile(r"\(operand (\d+)\)")
+_INDEX = re.compile(r"(?:%[\w.\-]+|result)\{([\d,]*)\}")
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """Copies with their causes, fusion decisions, places in memory and hazards: each a list, empty where unknown."""
+    out: dict[str, Any] = {"target": run.source.target, "notes": []}
+    for key, ask in (("copies", _copies), ("fusion", _fusion), ("buffers", _buffers), ("hazards", _hazards)):
+        try:
+            out[key] = ask(run)[:MOST_ROWS]
+        except HloscopeError as error:
+            out[key] = []
+            out["notes"].append(f"{key}: {error.message}")
+        except Exception as error:
+            # One part that fails must not hide what the others know; the command line shows the fault.
+            out[key] = []
+            out["notes"].append(f"{key}: {type(error).__name__}: {error}")
+    return out
+
+
+def _copies(run: Run) -> list[dict[str, Any]]:
+    return [
+        {
+            "names": [row.copy, *row.also],
+            "bytes": row.bytes,
+            "times": row.times,
+            "from": row.from_layout,
+            "to": row.to_layout,
+            "sentence": row.cause.sentence,
+            "instruction": row.cause.instruction,
+            "operand": row.operand,
+            "pass": row.cause.pass_name,
+            "remedy": None if row.remedy is None else row.remedy.change,
+        }
+        for row in run.copies.rows
+        if not row.free
+    ]
+
+
+def _fusion(run: Run) -> list[dict[str, Any]]:
+    rows = run.fusion.rows
+    return [
+        {
+            "producer": row.producer,
+            "consumers": list(row.consumers),
+            "verdict": row.verdict,
+            "code": row.code,
+            "reason": row.reason,
+            "bytes": row.bytes,
+            "us": [row.us_fused, row.us_unfused],
+            "origin": row.origin,
+            "made": row.made,
+        }
+        for row in sorted(rows, key=lambda row: (row.verdict == "fused", -(row.bytes or 0)))
+    ]
+
+
+def _buffers(run: Run) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": value.name,
+            "index": value.shape_index,
+            "allocation": one.index,
+            "kind": one.kind,
+            "offset": value.offset,
+            "size": value.size,
+            "live": value.live,
+        }
+        for one in run.buffers.map(largest=0).allocations
+        for value in one.values
+    ]
+
+
+def _hazards(run: Run) -> list[dict[str, Any]]:
+    return [
+        {
+            "code": one.code,
+            "error": one.severity == "error",
+            "instruction": one.instruction,
+            "other": one.other_instruction,
+            "message": one.message,
+        }
+        for one in run.buffers.hazards()
+    ]
+
+
+def remedy(run: Run, copy: str) -> dict[str, Any]:
+    """The module before layout assignment with the change made that removes a copy. Raises UsageError without one."""
+    from hloscope.core.hlo.layout import Layout
+    from hloscope.core.layout.remedies import Change, apply_change
+    from hloscope.core.text import load_module, print_module
+
+    row = next((one for one in run.copies.rows if copy in (one.copy, *one.also)), None)
+    if row is None or row.remedy is None:
+        raise UsageError(f"no change is known that removes the copy {copy}")
+    found = row.remedy
+    stage = max(0, row.cause.stage - 1) if len(run) > 1 else 0
+    module = load_module(run.stage_text(stage), path=run.source.path)
+    inner, operand = _INDEX.search(found.change), _OPERAND.search(found.change)
+    index = tuple(int(one) for one in inner[1].split(",") if one) if inner is not None else ()
+    number = int(operand[1]) if operand is not None else 0
+    if found.kind == "parameter":
+        number = next(k for k, one in enumerate(module.entry.parameters) if one.name == found.name)
+    layout = None if found.layout is None else Layout.parse(found.layout)
+    apply_change(module, Change(found.kind, found.name, number, index, layout))
+    return {"text": print_module(module), "change": found.change}
+
+
+QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {"facts": facts, "remedy": remedy}
+
+
+def main(arguments: list[str]) -> int:
+    """The answer on stdout; 2 with one line on stderr where there is none."""
+    question, path, module, *rest = arguments
+    stdout = os.dup(1)
+    os.dup2(2, 1)  # whatever else prints must not stand in the answer
+    try:
+        with load(path, int(module) if module else None) as run:
+            answer = QUESTIONS[question](run, *rest)
+    except HloscopeError as error:
+        print(error.message, file=sys.stderr)
+        return 2
+    with os.fdopen(stdout, "w") as out:
+        json.dump(answer, out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,173 @@
+"""What the dump around an open stage knows of its instructions: copies, fusion decisions, memory, the pass that made them.
+
+All but the last takes seconds, so a child process works it out once a text is open and nobody types, and the answers use
+what is there by then. The facts are by instruction name, so that they stay right where lines move, and are of the dump as
+it is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hloscope.core.errors import UsageError
+from hloscope.lsp.features.stages import dump_of
+
+log = logging.getLogger(__name__)
+
+FACTS_SECONDS = 120.0
+"""After which the child is ended: a huge dump has its facts on the command line."""
+MOST_BYTES = 400 << 20
+"""Dumps whose module has more text than this are left to the command line."""
+_LAUNCH = """
+import os, sys
+if sys.platform != "win32":
+    os.nice(10)
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Steps back behind the server's own work and, on Linux, ends when the server does, however that happens."""
+_BIRTH_SECONDS = 0.015
+"""How long one hover may look through the earlier stages for the first that has the instruction."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class DumpFacts:
+    """What the child found, by instruction."""
+
+    target: str | None = None
+    copies: dict[str, Row] = field(default_factory=dict[str, Row])
+    fusion: dict[str, list[Row]] = field(default_factory=dict[str, list[Row]])
+    """By producer, consumers and the fusion made."""
+    refused: list[Row] = field(default_factory=list[Row])
+    """The most bytes first."""
+    buffers: dict[str, list[Row]] = field(default_factory=dict[str, list[Row]])
+    at: dict[tuple[int, int], list[str]] = field(default_factory=dict[tuple[int, int], list[str]])
+    """Names of the values at an (allocation, offset)."""
+    hazards: list[Row] = field(default_factory=list[Row])
+    notes: list[str] = field(default_factory=list[str])
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> DumpFacts:
+        """From the child's answer."""
+        out = DumpFacts(target=data.get("target"), notes=list(data.get("notes", ())))
+        for row in data.get("copies", ()):
+            for name in row["names"]:
+                out.copies.setdefault(name, row)
+        fusion = defaultdict[str, list[Row]](list)
+        for row in data.get("fusion", ()):
+            for name in dict.fromkeys([row["producer"], row["made"], *row["consumers"]]):
+                if name:
+                    fusion[name].append(row)
+            if row["verdict"] in ("refused", "ineligible"):
+                out.refused.append(row)
+        out.fusion = dict(fusion)
+        out.refused.sort(key=lambda row: -(row["bytes"] or 0))
+        for row in data.get("buffers", ()):
+            out.buffers.setdefault(row["name"], []).append(row)
+            out.at.setdefault((row["allocation"], row["offset"]), []).append(row["name"])
+        out.hazards = list(data.get("hazards", ()))
+        return out
+
+
+class Companion:
+    """The dump that one open text is a stage of; without one all its answers are empty."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.facts: DumpFacts | None = None
+        """None until the child has answered."""
+        self.failed: str | None = None
+        """Why there are none, in one line."""
+        self._births: dict[str, str | None] = {}
+
+    async def prepare(self) -> bool:
+        """Ask the child, once; whether there is something new."""
+        if self.facts is not None or self.failed is not None:
+            return False
+        place = dump_of(self.uri)
+        if place is None or place.bytes > MOST_BYTES:
+            self.failed = "in no dump" if place is None else "a large dump: see hloscope copies, fusion, buffers"
+            return False
+        try:
+            answer = await ask("facts", place.folder, str(place.module), seconds=FACTS_SECONDS)
+        except UsageError as error:
+            self.failed = error.message
+            log.info("no facts for %s: %s", self.uri, error.message)
+            return False
+        self.facts = DumpFacts.of(answer)
+        return True
+
+    def born(self, name: str) -> str | None:
+        """After which pass an instruction of that name is first there, in words; None where it is not known quickly."""
+        if name not in self._births:
+            place = dump_of(self.uri)
+            if place is None:
+                return None
+            deadline = time.monotonic() + _BIRTH_SECONDS
+            found = place.first_with(name, deadline)
+            if found is None:
+                return None
+            self._births[name] = found
+        return self._births[name]
+
+
+async def ask(question: str, *arguments: str, seconds: float) -> dict[str, Any]:
+    """One question to a child process, which ends with the task that waits. Raises UsageError for what it says."""
+    command = [sys.executable, "-m", "hloscope.lsp.child", question, *arguments]
+    code, out, err = await run_child(command, seconds)
+    if code:
+        raise UsageError(err.strip().rpartition("\n")[2] or f"ended with {code}")
+    found: Any = json.loads(out)
+    return found
+
+
+async def run_child(command: list[str], seconds: float) -> tuple[int, str, str]:
+    """Run a process to its end, or to ours: exit code, stdout, stderr. Raises UsageError when the time is over."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        _LAUNCH,
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        # On its own, so that all that it starts can be ended with it.
+        start_new_session=True,
+    )
+    try:
+        out, err = await asyncio.wait_for(child.communicate(), seconds)
+    except TimeoutError:
+        raise UsageError(f"not done after {seconds:g} seconds") from None
+    finally:
+        if child.returncode is None:
+            end(child.pid)
+            await child.wait()
+    return child.returncode or 0, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+
+
+def end(process: int) -> None:
+    """End a child with all that it has started."""
+    import signal
+
+    try:
+        if sys.platform == "win32":
+            os.kill(process, signal.SIGTERM)
+        else:
+            os.killpg(process, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass

@@ -1,0 +1,47 @@
+"""What a client may turn off or down, in ``initializationOptions`` or by ``workspace/didChangeConfiguration``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+REFUSED_FUSION_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one client."""
+
+    advice: bool = True
+    """Hints and information on texts in which nothing is wrong."""
+    dump_facts: bool = True
+    """Whether a child process works out what the dump around an open stage knows."""
+    refused_fusion_bytes: int = REFUSED_FUSION_BYTES
+    """Refused fusions that cost fewer bytes of memory traffic are not shown."""
+
+    def changed(self, given: Any) -> Settings:
+        """With what a client sent: its own section or the whole; what is not understood stays as it was."""
+        options = _plain(given)
+        if isinstance(options.get("hloscope"), dict):
+            options = options["hloscope"]
+        out = self
+        for key, field in (("advice", "advice"), ("dumpFacts", "dump_facts")):
+            if isinstance(options.get(key), bool):
+                out = replace(out, **{field: options[key]})
+        size = options.get("refusedFusionBytes")
+        if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
+            out = replace(out, refused_fusion_bytes=size)
+        return out
+
+
+def _plain(given: Any) -> dict[str, Any]:
+    """A JSON object as a dictionary: pygls hands some out as named tuples."""
+    if isinstance(given, dict):
+        return {str(key): _inner(value) for key, value in given.items()}
+    if hasattr(given, "_asdict"):
+        return {key: _inner(value) for key, value in given._asdict().items()}
+    return {}
+
+
+def _inner(value: Any) -> Any:
+    return _plain(value) if isinstance(value, dict) or hasattr(value, "_asdict") else value

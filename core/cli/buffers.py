@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hloscope.core.cli.opening import module_option, opened, say_notes
-from hloscope.core.cli.output import emit_object, json_option
+from hloscope.core.cli.output import Column, TableOptions, emit_object, emit_table, table_options
 from hloscope.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,8 +41,14 @@ _BAR = 24
 @click.option("--recompute", is_flag=True, help="Values that could be computed again instead of kept over the peak.")
 @click.option("--largest", default=10, metavar="N", type=click.IntRange(min=0), help="Values shown at the peak.")
 @click.option("--reports", "folder", metavar="DIR", help="Write the four memory reports of hloscope's own assignment.")
+@click.option(
+    "--values",
+    "as_values",
+    is_flag=True,
+    help="A table of all values instead; --filter, --sort, --limit and --jsonl ask for it, too.",
+)
 @module_option
-@json_option
+@table_options
 def command(
     path: str,
     target: str | None,
@@ -53,15 +59,21 @@ def command(
     recompute: bool,
     largest: int,
     folder: str | None,
+    as_values: bool,
     module: str | None,
-    as_json: bool,
+    table: TableOptions,
 ) -> int:
     """Show the buffer map of PATH: the peak with its largest values and why each is alive, and every allocation.
 
     A dump's own reports are read; where it has none the scheduled module is assigned by hloscope's own pass, and a
     module without a schedule (a plain HLO file) gets copies and a schedule first. PATH may also be a text file with an
     out-of-memory message of XLA, whose table is shown.
+
+    The table of values has the columns name, index, allocation, kind, space, size (bytes), offset, start, end, shape, opcode,
+    file, line, op.
     """
+    as_json = table.json
+    as_values |= table.jsonl or any(one is not None for one in (table.filter, table.sort, table.limit))
     message = _oom_message(path)
     if message is not None:
         emit_object(message, as_json, lambda: _print(_oom_lines(message)))
@@ -72,6 +84,15 @@ def command(
         raise UsageError("--prove needs --what-if donate:N", hint="the real compiler takes no dropped or resized value")
     with opened(path, module) as run:
         buffers = run.buffers if target is None else Buffers(run, target)
+        if as_values:
+            asked = {"--can-share": can_share, "--what-if": changes, "--recompute": recompute, "--hazards": hazards}
+            if any(asked.values()):
+                other = next(name for name, given in asked.items() if given)
+                raise UsageError(f"{other} answers with more than a table of values: ask for one of the two")
+            rows = buffers.value_rows()
+            say_notes(buffers.map(largest=0).notes)
+            emit_table(({**asdict(one), "bytes": one.size} for one in rows), VALUE_COLUMNS, table, source=run.source)
+            return 0
         shared = buffers.can_share(*can_share) if can_share else None
         if folder is not None:
             file = run.outline[-1].file or f"{run.source.module or 'module'}.after_optimizations.txt"
@@ -102,6 +123,14 @@ def command(
         }
         emit_object(answer, as_json, lambda: _print(_lines(found, shared, told, proofs, again)), source=run.source)
     return int(any(one.severity == "error" for one in found.hazards or ()))
+
+
+VALUE_COLUMNS = (
+    Column("name"), Column("index"), Column("allocation", title="alloc"), Column("kind"), Column("space", hidden=True),
+    Column("size"), Column("offset"), Column("start"), Column("end"), Column("shape"), Column("opcode"),
+    Column("bytes", hidden=True), Column("file", hidden=True), Column("line"), Column("op", hidden=True),
+)  # fmt: skip
+"""The table of values."""
 
 
 def _write_reports(assignment: BufferAssignment, folder: str, stem: str) -> None:
@@ -255,6 +284,8 @@ def _oom_lines(message: OomMessage) -> Iterator[str]:
     for name, count in message.stats.items():
         yield f"  {name:<32}{size(count):>12}"
     yield ""
+    if not message.buffers:
+        yield "the message has no table of buffers: hloscope buffers DUMP shows what is live at the peak"
     for one in message.buffers:
         said = " ".join(filter(None, (one.shape, one.label, one.kind)))
         yield f"{one.rank:>4}  {size(one.size):>10}  {said}"

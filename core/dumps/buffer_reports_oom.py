@@ -1,8 +1,10 @@
 """Reader of XLA's out-of-memory message: its statistics and its table of the largest buffers, of any back end.
 
 CPU and GPU print ``BufferAssignment OOM Debugging`` with ``Peak buffers``; TPU prints ``Ran out of memory in memory
-space hbm`` with ``Largest program allocations``.
-Source: ``openxla/xla:xla/service/buffer_assignment.cc#ToVerboseString``.
+space hbm`` with ``Largest program allocations``. Some messages are one sentence without a table. Colours and the
+prefixes of loggers (``(pid=…)``, as Ray writes them) are taken off before reading.
+Source: ``openxla/xla:xla/service/buffer_assignment.cc#ToVerboseString``,
+``xla/hlo/transforms/simplifiers/hlo_rematerialization.cc``, ``xla/tsl/framework/bfc_allocator.cc``.
 """
 
 from __future__ import annotations
@@ -57,11 +59,28 @@ _WANTED = re.compile(
     r"(?:trying to allocate|failed to allocate|allocating)\s+([\d.]+\s*[KMGTP]?(?:i?B|\s*bytes)?)", re.I
 )
 _USED = re.compile(r"Used ([\d.]+[KMGTP]?) of ([\d.]+[KMGTP]?)")
+_NEEDED = re.compile(
+    r"total memory required for [\w ]+ \(([\d.]+[KMGTP]?i?B?)\) exceeds available [\w ]+ \(([\d.]+[KMGTP]?i?B?)\)"
+)
+_NOT_REDUCED = re.compile(
+    r"Can't reduce memory use below ([\d.]+[KMGTP]?i?B)[^;]*; only reduced to ([\d.]+[KMGTP]?i?B)"
+)
+_USAGE = re.compile(
+    r"^ +(reserved|program|arguments|global|scoped|HLO temp|output) +([\d.]+[KMGTP]?i?B?)(?: |$)", re.MULTILINE
+)
+"""The breakdown of a TPU's message."""
+_COLOUR = re.compile(r"(?:\x1b)?\[[0-9;]*m")
+_PREFIX = re.compile(r"^\s*[0-9]*\s*\((?:[^()\n]* )?pid=[0-9]+[^()\n]*\) ?", re.MULTILINE)
+_SIGNS = re.compile(
+    r"OOM Debugging|ran out of memory|Largest program allocations|RESOURCE_EXHAUSTED[^\n]*out of memory"
+    r"|Can't reduce memory use below",
+    re.IGNORECASE,
+)
 
 
 def looks_like_oom(text: str) -> bool:
     """Whether a text holds such a message."""
-    return "OOM Debugging" in text or "Ran out of memory" in text or "Largest program allocations" in text
+    return _SIGNS.search(text) is not None
 
 
 def parse_size(text: str) -> int:
@@ -76,6 +95,7 @@ def read_oom(text: str, *, path: str | None = None) -> OomMessage:
     """The message within any surrounding text. Raises DumpError where there is none."""
     if not looks_like_oom(text):
         raise DumpError("no out-of-memory message of XLA in it", path=path)
+    text = _PREFIX.sub("", _COLOUR.sub("", text))
     message = OomMessage()
     for name, size in _STAT.findall(text):
         message.stats[name.strip()] = parse_size(size)
@@ -83,6 +103,13 @@ def read_oom(text: str, *, path: str | None = None) -> OomMessage:
         message.wanted = parse_size(wanted[1])
     if (used := _USED.search(text)) is not None:
         message.used, message.limit = parse_size(used[1]), parse_size(used[2])
+    elif (needed := _NEEDED.search(text)) is not None:
+        message.used, message.limit = parse_size(needed[1]), parse_size(needed[2])
+    elif (reduced := _NOT_REDUCED.search(text)) is not None:
+        message.used, message.limit = parse_size(reduced[2]), parse_size(reduced[1])
+    if message.used is not None:
+        for name, count in _USAGE.findall(text):
+            message.stats.setdefault(name, parse_size(count))
     current: dict[str, str] | None = None
     for line in text.split("\n"):
         if (start := _START.match(line)) is not None:

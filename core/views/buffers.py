@@ -65,6 +65,32 @@ class BufferRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueRow:
+    """One value on one line."""
+
+    name: str
+    index: str
+    """Part of the instruction's result, ``{1}``."""
+    allocation: int
+    kind: str
+    """The allocation's."""
+    space: int
+    """Memory space."""
+    size: int
+    offset: int
+    start: int | None
+    """First step of its life; None where that is not known (thread-local values)."""
+    end: int | None
+    shape: str
+    opcode: str | None
+    file: str | None
+    line: int | None
+    """The Python line that made it, the innermost."""
+    op: str | None
+    """The operation's name in the program."""
+
+
+@dataclass(frozen=True, slots=True)
 class PeakValue:
     """One of the largest values at the peak."""
 
@@ -245,6 +271,25 @@ class Buffers:
             notes=(*self._notes, *memory.notes),
             spaces=tuple((color, space_name(color), size) for color, size in memory.spaces.items()),
         )
+
+    def value_rows(self) -> list[ValueRow]:
+        """Every value with its place, its life and where it comes from, in the order of allocations."""
+        index = self._run.stage_index(-1)
+        found: list[ValueRow] = []
+        for allocation in self.memory.allocations:
+            for value in allocation.values:
+                row = index.find(value.name)
+                op_name, frame = _origin(index, value.name)
+                start, end = value.live if value.live is not None else (None, None)
+                found.append(
+                    ValueRow(
+                        value.name, _text(value.index), allocation.index, allocation.kind, allocation.color,
+                        value.size, value.offset, start, end, value.shape,
+                        index.opcode(row) if row is not None else None,
+                        frame.file if frame is not None else None, frame.line if frame is not None else None, op_name,
+                    )
+                )  # fmt: skip
+        return found
 
     def _replayed(self) -> bool:
         """Whether our assignment, which has run, is the one that is shown."""

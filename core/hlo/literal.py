@@ -25,6 +25,9 @@ _MAX_DIGITS = {"f64": 17, "f32": 9, "f16": 5, "bf16": 4, "f8e5m2": 2, "f8e5m2fnu
 _MAX_DIGITS.update({"f6e3m2fn": 2, "c64": 9, "c128": 17})
 _TRY_DIGITS = {"f64": 15, "f32": 6, "c64": 6, "c128": 15}
 
+_MOST_BYTES = 1 << 33
+"""Largest array that a lone value may stand for."""
+
 ELIDED = "{...}"
 
 
@@ -191,6 +194,8 @@ def parse_literal(text: str, shape: Shape) -> Literal:
         tokens = _TOKEN.findall(body)
         if len(tokens) == 1 and "{" not in body and shape.element_count and shape.type.kind != "complex":
             # XLA's parser lets a lone value stand for an array: it is the first element, the others are zero.
+            if shape.byte_size > _MOST_BYTES:
+                raise ParseError(f"a literal of {shape.to_text(layout=False)} is too large")
             whole = np.zeros(shape.element_count, dtype=shape.type.dtype)
             whole[:1] = _read_elements(tokens, shape.type)
             return Literal(shape, whole.reshape(shape.dimensions))

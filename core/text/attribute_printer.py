@@ -184,6 +184,8 @@ def constant_text(node: HloInstruction, *, large: bool) -> str:
         return ""
     if large and ("-0." in payload or "f8e8m0fnu" == shape.element_type):
         return payload  # what XLA prints for these it does not read back as the same value
+    if shape.is_array and "{" not in payload and shape.rank and shape.element_count > _ELIDED_ABOVE:
+        return payload  # a lone value stands for a whole array
     if len(payload) > _REFORMATTED or (shape.element_type in _WIDE and shape.is_scalar and _SHORT.fullmatch(payload)):
         return payload
     try:

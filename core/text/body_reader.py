@@ -17,6 +17,7 @@ from hloscope.core.hlo.instruction import AttributeParts, HloInstruction
 from hloscope.core.hlo.opcodes import ALIASES, OPCODES
 from hloscope.core.text.async_sugar import async_parts, make_async
 from hloscope.core.text.line_pattern import DIGITS, INDEX_COMMENT, LINE, PAIRS, PLAIN_KEYS
+from hloscope.core.text.made_shapes import taken_shape
 from hloscope.core.text.opcode_syntax import SYNTAX, syntax_of
 from hloscope.core.text.operand_reader import MAX_DEPTH, OPCODE, WORD, read_operands
 from hloscope.core.text.reading import AttributeSplit, Reading, Stop, TooDeep, without_comments
@@ -463,7 +464,7 @@ class BodyReader:
         try:
             programs = {key: [program_of(one) for one in group] for key, group in node.called.items()}
             attributes = {key: text for key, text in node.raw_attrs.items() if text is not None}
-            operands = [operand.shape for operand in node.operands]
+            operands = [taken_shape(operand) for operand in node.operands]
             return infer_shape(node.opcode, operands, attributes, programs).with_default_layout()
         except (InferenceError, ParseError, ValueError, IndexError, KeyError) as error:
             why = getattr(error, "message", str(error))

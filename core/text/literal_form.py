@@ -18,6 +18,8 @@ from hloscope.core.text.tokens import Cursor
 if TYPE_CHECKING:
     from hloscope.core.hlo.shape import Shape
 
+_TOO_LARGE = 1 << 40
+"""Bytes of an array that no machine holds; what XLA can hold below that is the machine's business."""
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n\r]*", re.S)
 _PLAIN = re.compile(
     r"(?>(?:[\s{},()]++|(?:-?+(?:[0-9]++(?:\.[0-9]*+)?+(?:e[+-]?+[0-9]++)?+|inf|nan)|true|false)(?=[\s{},()]|\Z))*)"
@@ -32,7 +34,8 @@ def literal_objection(text: str, shape: Shape) -> tuple[str, int] | None:
     except (ParseError, ValueError):
         pass
     else:
-        if all(leaf.is_array for _, leaf in shape.leaves()) and _PLAIN.fullmatch(_COMMENT.sub(" ", text) if "/" in text else text):
+        small = all(leaf.is_array and leaf.byte_size < _TOO_LARGE for _, leaf in shape.leaves())
+        if small and _PLAIN.fullmatch(_COMMENT.sub(" ", text) if "/" in text else text):
             return None
     at = Cursor(text)
     try:
@@ -78,6 +81,8 @@ class _Dense:
         at, shape = self.at, self.shape
         if shape.type.kind == "unknown":
             at.fail(f"values of the unknown element type {shape.element_type}")
+        if shape.byte_size >= _TOO_LARGE:
+            at.fail(f"XLA has no memory for a literal of {shape.to_text(layout=False)}")
         while True:
             if at.stands("{"):
                 self._open()

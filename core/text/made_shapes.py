@@ -27,6 +27,12 @@ def take_made_shapes(module: HloModule) -> None:
                 node.shape = wanted
 
 
+def taken_shape(node: HloInstruction) -> Shape:
+    """The shape that users of an instruction see in XLA: the made one, else that of the text."""
+    made = made_shape(node) if node.opcode in BY_XLA else None
+    return node.shape if made is None else made
+
+
 def made_shape(node: HloInstruction) -> Shape | None:
     """The shape that XLA gives the instruction, None where its opcode or its parts do not say."""
     shape, operands, token = node.shape, node.operands, Shape.token()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hloscope.core.hlo.infer_shape.base import (
@@ -290,6 +291,14 @@ def clamp(request: Request) -> Shape:
     return shape
 
 
+def _packed_as(one: Shape, result: Shape) -> Shape:
+    """The result with the bits an element that another shape has."""
+    bits = one.layout.element_size_in_bits if one.layout is not None else 0
+    if result.layout is None or result.layout.element_size_in_bits == bits:
+        return result
+    return result.with_layout(replace(result.layout, element_size_in_bits=bits))
+
+
 def select(request: Request) -> Shape:
     """The branches' shape; the pred is a scalar or of that shape."""
     pred, on_true, on_false = request.operand(0), request.operand(1), request.operand(2)
@@ -310,7 +319,7 @@ def select(request: Request) -> Shape:
     element_type = higher_precision(on_true.element_type, on_false.element_type)
     full = on_true if pred.is_scalar else pred
     if not (pred.dynamic_dimensions or on_true.dynamic_dimensions or on_false.dynamic_dimensions):
-        return retyped(full, element_type)
+        return _packed_as(on_true, retyped(full, element_type))
     dims: list[int] = []
     flags: list[bool] = []
     for i, size in enumerate(full.dimensions):

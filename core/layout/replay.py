@@ -32,7 +32,18 @@ FEW_STAGES = 3
 PIPELINES = {"layout assignment": "gpu", "HLO passes through layout assignment": "cpu"}
 """Pipeline that holds the pass -> backend."""
 
-BACKENDS = ("cpu", "gpu")
+TPUS = ("tpu", "v5e")
+"""Targets whose layout assignment is not public."""
+
+
+def backend_of_target(target: str | None) -> str:
+    """``cpu`` or ``gpu``; any other name than those of the CPU and of TPUs names a GPU or a file that describes one.
+
+    Raises UnsupportedError for a TPU and where no target is known.
+    """
+    if not target or target in TPUS:
+        raise UnsupportedError(f"layout assignment for {target or 'an unknown target'} is not open source")
+    return "cpu" if target in ("cpu", "core") else "gpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +69,14 @@ def replays(compile_: RealCompile, *, remember: bool = False) -> list[Replay]:
 
 def backend_name(compile_: RealCompile, pair: PassPair) -> str:
     """The backend whose constraints the pass used. Raises UnsupportedError where they are not known."""
-    target = compile_.target or ""
-    if target in (*BACKENDS, "core"):
+    known = PIPELINES.get(pair.after.pipeline.replace("_", " "))
+    if known is not None and compile_.target not in TPUS:
         # Our own pipelines have XLA's names, which tell the backend even where only the host's name was kept.
-        return PIPELINES.get(pair.after.pipeline.replace("_", " "), "cpu" if target == "core" else target)
-    raise UnsupportedError(
-        f"layout assignment for {target or 'an unknown target'} is not open source", path=compile_.path
-    )
+        return known
+    try:
+        return backend_of_target(compile_.target)
+    except UnsupportedError as error:
+        raise UnsupportedError(error.message, path=compile_.path) from None
 
 
 def replay(compile_: RealCompile, pair: PassPair, *, remember: bool = False) -> Replay:

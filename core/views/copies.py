@@ -29,7 +29,7 @@ from hloscope.core.layout.explain import (
 from hloscope.core.layout.match import pairs
 from hloscope.core.layout.orders import show_shape
 from hloscope.core.layout.remedies import Remedy, RemedyFinder
-from hloscope.core.layout.replay import PASS, backend_name, restore_list_order
+from hloscope.core.layout.replay import PASS, backend_name, backend_of_target, restore_list_order
 from hloscope.core.layout.times import RunCounts
 from hloscope.core.passes.context import PassContext
 from hloscope.core.views.copies_words import HOST, copied_shape, is_aliasing, memory_space, told
@@ -311,8 +311,7 @@ class _Answer:
 
     def _own_pass(self) -> CopiesAnswer:
         """A single text: our pass is run on it."""
-        target = self._target or (self._run.source.target if self._run.source.target in ("cpu", "gpu") else "cpu")
-        assert target is not None
+        target = self._target or _own_backend(self._run.source.target)
         module = self._compile.module(0)
         if is_past_layouts(module):
             self._notes.append(
@@ -451,7 +450,7 @@ class _Answer:
         if change not in self._proven:
             from hloscope.core.layout.prove import prove
 
-            target = {"cpu": "cpu", "gpu": "h100"}.get(self._target or self._run.source.target or "cpu", "cpu")
+            target = "h100" if _own_backend(self._target or self._run.source.target) == "gpu" else "cpu"
             holds, note = prove(replayed.before, change, made, target)
             if note:
                 self._notes.append(note)
@@ -557,7 +556,7 @@ def _too_large(name: str, size: int) -> LayoutChain:
 
 
 def _own_chain(run: Run, names: tuple[str, ...]) -> LayoutChain | None:
-    target = run.source.target if run.source.target in ("cpu", "gpu") else "cpu"
+    target = _own_backend(run.source.target)
     try:
         module = RunCompile(run).module(0)
         if is_past_layouts(module):
@@ -570,6 +569,14 @@ def _own_chain(run: Run, names: tuple[str, ...]) -> LayoutChain | None:
         return None
     chain = explain_instruction(instruction, assignment)
     return replace(chain, notes=(*chain.notes, f"hloscope ran its own layout-assignment for {target} on this module"))
+
+
+def _own_backend(target: str | None) -> str:
+    """Whose rules are used where our own pass is run: the CPU's where the target is not known or has none."""
+    try:
+        return backend_of_target(target)
+    except UnsupportedError:
+        return "cpu"
 
 
 def _shape(text: str) -> Shape | None:

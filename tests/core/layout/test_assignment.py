@@ -16,6 +16,7 @@ from hloscope.core.layout.list_order import ListOrder
 from hloscope.core.layout.match import added, pairs
 from hloscope.core.layout.opcode_table import may_change_layout
 from hloscope.core.layout.orders import show_shape
+from hloscope.core.layout.replay import backend_of_target
 from hloscope.core.ledger.declare import Event
 from hloscope.core.ledger.events import LayoutConstraint, LayoutCopy
 from hloscope.core.ledger.record import NullLedger
@@ -374,3 +375,12 @@ def test_a_malformed_module_is_the_users_fault(lines: tuple[str, ...], message: 
     text = entry(f"(f32[4,6]{{1,0}})->{shape}{order}", *lines)
     with pytest.raises(HloscopeError, match=message):
         assigned(text, backend)
+
+
+def test_targets_have_the_rules_of_their_backend() -> None:
+    assert [backend_of_target(one) for one in ("cpu", "core", "h100", "gpu", "a100.txtpb")] == [
+        "cpu", "cpu", "gpu", "gpu", "gpu"
+    ]  # fmt: skip
+    for unknown in ("tpu", "v5e", None):
+        with pytest.raises(UnsupportedError, match="not open source"):
+            backend_of_target(unknown)

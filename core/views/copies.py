@@ -340,7 +340,7 @@ class _Answer:
         made = {one.copy: one for one in assignment.copies}
         rows: list[CopyRow] = []
         for instruction in module.instructions():
-            if instruction.opcode == "copy":
+            if instruction.opcode == "copy" and instruction.operand_count:
                 copied = made.get(instruction)
                 kind, words = ("layout", "") if copied is not None else ("program", "the program has it")
                 if instruction in assignment.prepared:

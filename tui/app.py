@@ -78,7 +78,9 @@ class DashboardApp(App[None]):
         found = super().get_css_variables()
         ink, paper = Color.parse(found["foreground"]), Color.parse(found["background"])
         here = paper.blend(Color.parse(found["primary"]), 0.4)
-        return found | {"muted": paper.blend(ink, 0.65).hex, "faint": paper.blend(ink, 0.4).hex, "here": here.hex}
+        away = paper.blend(Color.parse(found["primary"]), 0.18)
+        mine = {"muted": paper.blend(ink, 0.65), "faint": paper.blend(ink, 0.4), "here": here, "away": away}
+        return found | {name: colour.hex for name, colour in mine.items()}
 
     # ---------------------------------------------------------------- opening and leaving
     def on_mount(self) -> None:

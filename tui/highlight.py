@@ -52,7 +52,7 @@ def differing(before: str, after: str) -> tuple[list[Piece], list[Piece]]:
 
 
 def wrapped(found: list[Piece], width: int, indent: int, at_sign: str = ", ") -> list[list[Piece]]:
-    """Pieces cut into rows of at most `width` characters, behind `at_sign` if it can be: attributes, or words, stay whole.
+    """Pieces cut into rows of at most `width` characters, behind `at_sign` if it can be: attributes stay whole.
 
     Rows after the first begin with `indent` blanks.
     """

@@ -131,7 +131,9 @@ def _repeats(index: ModuleIndex) -> dict[int, float]:
     return out
 
 
-def _waits(index: ModuleIndex, often: dict[int, float], number: dict[int, int], nodes: Sequence[int]) -> list[list[int]]:
+def _waits(
+    index: ModuleIndex, often: dict[int, float], number: dict[int, int], nodes: Sequence[int]
+) -> list[list[int]]:
     """What each step waits for: operands, the roots of what it calls, and for a parameter what its callers read."""
     out: list[list[int]] = []
     for i in nodes:

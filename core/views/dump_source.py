@@ -118,7 +118,8 @@ class DumpSource:
         return found[: query.limit]
 
     def report(self, kind: FileKind) -> str | None:
-        for file in self._module.text_files_of(kind):
+        # A GPU's dump tells its thunks twice: what they wait for stands in the sequence only.
+        for file in sorted(self._module.text_files_of(kind), key=lambda one: "thunk_metadata" in one.path):
             return self._dump.read_file(file).decode("utf-8", "replace")
         return None
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hloscope.core.analysis.device import DeviceDescription
     from hloscope.core.fusion.gpu.kernels import Kernel
     from hloscope.core.hlo.module import HloModule
+    from hloscope.core.hlo.shape import Shape
     from hloscope.core.ledger.events import FusionDecision
     from hloscope.core.views.run import Run
 
@@ -466,12 +467,26 @@ def kernel_report(run: Run, *, target: str | None = None) -> tuple[list[Kernel],
 def kernel_times(run: Run) -> dict[str, float]:
     """Estimated microseconds of each kernel of the last stage, by the name of its instruction.
 
+    Of what a library computes (custom calls) only the memory traffic is known: it gets the time of that, which is the
+    least that it takes.
+
     Raises a HloscopeError where the stage or the device cannot be read.
     """
     from hloscope.core.fusion.gpu.kernels import kernels
 
     device = _device(None, run.report(FileKind.TARGET_CONFIG))
-    return {one.kernel: one.us for one in kernels(RunCompile(run).module(len(run) - 1), device)}
+    module = RunCompile(run).module(len(run) - 1)
+    times = {one.kernel: one.us for one in kernels(module, device)}
+    for one in module.instructions():
+        if one.opcode == "custom-call" and one.name not in times:
+            moved = sum(shape_bytes(leaf) for leaf in _arrays(one.shape))
+            moved += sum(shape_bytes(leaf) for operand in one.operands for leaf in _arrays(operand.shape))
+            times[one.name] = 1e6 * moved / device.memory_bandwidth
+    return times
+
+
+def _arrays(shape: Shape) -> list[Shape]:
+    return [leaf for one in shape.tuple_shapes for leaf in _arrays(one)] if shape.is_tuple else [shape]
 
 
 def _int(value: object) -> int | None:

@@ -158,6 +158,11 @@ class RunScreen(Screen[None]):
     ) -> None:
         """Run `make` in a thread and `then` with its result; errors of the user's become one line."""
 
+        def finished(result: T, *, told_progress: bool) -> None:
+            if told_progress:
+                self.say("")
+            then(result)
+
         def job() -> None:
             worker = get_current_worker()
             last = [0.0]
@@ -179,7 +184,7 @@ class RunScreen(Screen[None]):
             except Exception as error:  # a fault of ours in one answer must not take the whole dashboard away
                 told = f"this is a fault of hloscope, not of your program: {type(error).__name__}: {error}"
             else:
-                self._from_thread(worker, lambda: then(result))
+                self._from_thread(worker, lambda: finished(result, told_progress=last[0] > 0))
                 return
             self._from_thread(worker, lambda: (failed or self.say)(told))
 

@@ -11,11 +11,11 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from hloscope.core.views.buffers import BufferMap as MapData
-from hloscope.core.views.buffers import BufferRow
+from hloscope.core.views.buffers import BufferRow, PeakValue
 from hloscope.tui.content import Line, plain
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import RunScreen, Work, note
-from hloscope.tui.show import bar, columns, show_bytes
+from hloscope.tui.show import bar, columns, names, show_bytes
 from hloscope.tui.widgets.buffer_map import BufferMap
 from hloscope.tui.widgets.line_pane import LinePane
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
 _BAR = 14
-_VIEWS = ("peak", "allocations", "values", "hazards")
+_RISKS = "wrong sharing of memory, and donations that were lost"
+_VIEWS = ("peak", "lines", "allocations", "values", "hazards")
 
 
 class BuffersScreen(RunScreen):
@@ -44,6 +45,7 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("p", "view('peak')", "Peak"),
+        Binding("L", "view('lines')", "By line"),
         Binding("a", "view('allocations')", "Allocations"),
         Binding("v", "view('values')", "Values of it", show=False),
         Binding("z", "view('hazards')", "Hazards"),
@@ -71,7 +73,7 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
                 yield BufferMap(id="map")
             with Vertical(id="right"):
                 yield Static("", id="columns", markup=False)
-                yield LinePane(id="list")
+                yield LinePane(id="list", fold=True)
 
     def start(self) -> None:
         """Read or make the assignment."""
@@ -173,7 +175,13 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
         data = self._data
         if data is None:
             return
-        makers = {"peak": self._peak, "allocations": self._allocations, "values": self._values, "hazards": self._risks}
+        makers = {
+            "peak": self._peak,
+            "lines": _by_line,
+            "allocations": self._allocations,
+            "values": self._values,
+            "hazards": self._risks,
+        }
         heading, lines = makers[self._view](data)
         self.query_one("#columns", Static).update(heading)
         self.query_one("#list", LinePane).show(lines)
@@ -240,10 +248,10 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
 
     def _risks(self, data: MapData) -> tuple[str, list[Line]]:
         if self._hazards is None:
-            return "wrong sharing of memory", list(note("looking …"))
+            return _RISKS, list(note("looking …"))
         if not self._hazards:
-            return "wrong sharing of memory", list(note("none found"))
-        return "wrong sharing of memory", [
+            return _RISKS, list(note("none found"))
+        return _RISKS, [
             Line(
                 f"{one.severity} {one.code}: {one.instruction}: {one.message}",
                 "warning" if one.severity == "error" else "note",
@@ -367,8 +375,33 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
 
     def recall(self, values: dict[str, Any]) -> None:
         """The list."""
-        if values.get("view") in ("peak", "allocations"):
+        if values.get("view") in ("peak", "lines", "allocations"):
             self._view = str(values["view"])
+
+
+def _by_line(data: MapData) -> tuple[str, list[Line]]:
+    """What is alive at the peak by the Python line that made it."""
+    groups: dict[str, list[PeakValue]] = {}
+    for one in data.largest:
+        where = f"{one.source.file}:{one.source.line}" if one.source is not None else "no source line"
+        groups.setdefault(where, []).append(one)
+    sizes = {where: sum(one.size for one in found) for where, found in groups.items()}
+    most = max(sizes.values(), default=0)
+    lines: list[Line] = []
+    for where in sorted(groups, key=lambda one: -sizes[one]):
+        found = groups[where]
+        share = f"{100 * sizes[where] / data.peak_bytes:3.0f} %" if data.peak_bytes else ""
+        parts = (
+            (f"{show_bytes(sizes[where]):>10} {share} ", ""),
+            (f"{bar(sizes[where], most, _BAR):<{_BAR}} ", "bar"),
+            (where, "strong"),
+        )
+        lines.append(
+            Line("".join(text for text, _ in parts), "", found[0].name, differs=parts, item=found[0].source or found[0])
+        )
+        reasons = f", {found[0].reason}" if len({one.reason for one in found}) == 1 else ""
+        lines.append(Line(f"{'':>17}{names([one.name for one in found], 4)}{reasons}", "note", found[0].name))
+    return "alive at the peak, by the Python line that made it", lines or list(note("nothing is alive at the peak"))
 
 
 def _kind(one: BufferRow) -> str:

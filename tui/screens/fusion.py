@@ -105,7 +105,8 @@ priority: a place in the queue, with the time that fusing would save; ineligible
             shown.append(row)
             cells.append(one)
         titles = ("step", "verdict", "producer", "into", "traffic", "saves")
-        lines = columns([titles, *cells], right=(0, 4, 5), widest=30)
+        widest = 30 if self.size.width >= 130 else max(12, (self.size.width - 44) // 2)
+        lines = columns([titles, *cells], right=(0, 4, 5), widest=widest)
         counts = {word: sum(row.verdict == word for row in report.rows) for word in _VERDICTS if word}
         said = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "no decisions"
         how = {

@@ -14,7 +14,7 @@ from hloscope.tui.highlight import wrapped
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import Work
 from hloscope.tui.screens.two_panes import TwoPanesScreen
-from hloscope.tui.show import show_bytes
+from hloscope.tui.show import counted, show_bytes
 
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
@@ -111,7 +111,10 @@ without --trace the file is only parsed; --trace imports it in a child process, 
         calls = cast("list[dict[str, Any]]", data.get("calls") or [])
         findings = cast("list[dict[str, Any]]", data.get("findings") or [])
         counts = {word: sum(one.get("severity") == word for one in findings) for word in ("error", "warning")}
-        self.head(f"{self._words}: {len(calls)} calls, {counts['error']} errors, {counts['warning']} warnings")
+        self.head(
+            f"{self._words}: {counted(len(calls), 'call')}, {counted(counts['error'], 'error')}, "
+            f"{counted(counts['warning'], 'warning')}"
+        )
         lines: list[Line] = [Line("findings", "heading")] if findings else []
         for one in findings:
             severity = str(one.get("severity"))
@@ -145,7 +148,19 @@ without --trace the file is only parsed; --trace imports it in a child process, 
             out.append(Line(f"  {at.file}:{at.line}: {other.get('message')}", "note", item=at))
         if one.get("fix"):
             out += [plain(), plain("fix", "heading"), *self._folded(str(one["fix"]))]
-        known = ("severity", "code", "message", "file", "line", "column", "related", "fix")
+        known = (
+            "severity",
+            "code",
+            "message",
+            "file",
+            "line",
+            "column",
+            "end_line",
+            "end_column",
+            "related",
+            "fix",
+            "origin",
+        )
         rest = {key: value for key, value in one.items() if key not in known and value not in (None, "", [], {}, 0)}
         return out + [plain(f"  {key} {value}") for key, value in rest.items()]
 

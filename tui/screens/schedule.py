@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -125,7 +126,12 @@ t shows the sequence of thunks of a dump that has it
         thunks = f"; {len(self._thunks):,} lines of thunks (t)" if self._thunks else "; the dump has no thunk sequence"
         self.head(f"{len(self._steps):,} steps, {self._origin}{thunks}", "")
         if self._show_thunks and self._thunks:
-            self.fill([plain(line, "") for line in self._thunks])
+            names_of = {re.sub(r"[^\w]", "_", one.name): one.name for one in self._steps}
+            made: list[Line] = []
+            for line in self._thunks:
+                found = next((names_of[word] for word in line.split() if word in names_of), None)
+                made.append(plain(line, "", instruction=found))
+            self.fill(made)
             return
         most = max((one.used or 0 for one in self._steps), default=0)
         steps = [one for one in self._steps if not self._only_critical or one.name in self._on_path]
@@ -136,12 +142,12 @@ t shows the sequence of thunks of a dump that has it
                 one.opcode,
                 one.name,
                 show_bytes(one.used) if one.used is not None else "",
-                bar(one.used or 0, most, _BAR),
+                bar(one.used or 0, most, _BAR if self.size.width >= 100 else _BAR // 2),
             )
             for one in steps
         ]
         lines = columns([("step", "", "opcode", "instruction", "in use", ""), *cells], right=(0, 4), widest=32)
-        made: list[Line] = []
+        made = []
         for one, text in zip(steps, lines[1:], strict=True):
             cut = len(text.rstrip("█▏▎▍▌▋▊▉"))
             kind = "bar2" if one.number == self._peak else "bar"

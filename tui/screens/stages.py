@@ -241,10 +241,7 @@ class StagesScreen(RunScreen):
         makers: dict[View, Callable[[Work], tuple[list[Line], list[EventRow]]]] = {
             "diff": partial(self._make_diff, self._stage, max(40, self._pane.size.width - 1)),
             "text": lambda work: (text_lines(self.run.stage_text(stage)), []),
-            "found": lambda work: (
-                place_lines(self.run.search(subject, stage, limit=20_000, cancelled=work.cancelled), subject),
-                [],
-            ),
+            "found": lambda work: (self._find(subject, stage, work), []),
             "why": lambda work: (
                 why_lines(self.run.why(subject, cancelled=work.cancelled, progress=work.progress)),
                 self.run.events(subject=subject.removeprefix("%"), limit=EVENTS),
@@ -253,6 +250,19 @@ class StagesScreen(RunScreen):
         stage, subject = self._stage, self._subject
         self.ask_core(makers[self._view], self._put, failed=self._no_lines)
         self._look_ahead()
+
+    def _find(self, pattern: str, stage: int, work: Work) -> list[Line]:
+        """Instructions of the stage that match; where there is none, the last stage that has one."""
+        found = place_lines(self.run.search(pattern, stage, limit=20_000, cancelled=work.cancelled), pattern)
+        if len(found) > 1:
+            return found
+        for other in reversed(range(len(self.run.outline))):
+            if work.cancelled():
+                break
+            if next(self.run.search(pattern, other, limit=1, cancelled=work.cancelled), None) is not None:
+                text = f"Stage {other} is the last that has one: enter goes there."
+                return [*found, Line(text, "name", None, other, ((text, "name"),))]
+        return [*found, Line("No other stage has one either.", "note")]
 
     def _look_ahead(self) -> None:
         """Compare the next and the previous stages that changed, while the one that is shown is being read."""
@@ -294,6 +304,7 @@ class StagesScreen(RunScreen):
             at, name = self._goal
             self._goal = None
             cursor = next((i for i, line in enumerate(lines) if name and line.instruction == name), at)
+        self._pane.fold = self._view == "why" or (self._wrap and self._view == "found")
         self._pane.show(lines, cursor=cursor)
         self._about = None
         self._show_events()
@@ -325,7 +336,9 @@ class StagesScreen(RunScreen):
         if isinstance(self.focused, StageTable):
             self._pane.focus()
             return
-        if line.instruction is None and line.stage is None:
+        if self._view == "found" and line.instruction is None and line.stage is not None:
+            self.dashboard.go(Place(self.NAME, line.stage, "found", self._subject))
+        elif line.instruction is None and line.stage is None:
             self.say("this line names no instruction")
         elif self._view == "found" and line.instruction is not None:
             self.dashboard.go(Place(self.NAME, self._stage, "text", goal=line.instruction))

@@ -33,6 +33,7 @@ class LinePane(ScrollView, can_focus=True):
         "pane--number", "pane--comment", "pane--keyword", "pane--differs", "pane--added", "pane--removed",
         "pane--modified", "pane--renamed", "pane--heading", "pane--note", "pane--cursor", "pane--match",
         "pane--warning", "pane--bar", "pane--bar2", "pane--strong", "pane--fewer", "pane--more",
+        "pane--away",
     }  # fmt: skip
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -74,7 +75,7 @@ class LinePane(ScrollView, can_focus=True):
 
     def __init__(self, *, id: str | None = None, fold: bool = False) -> None:
         super().__init__(id=id)
-        self._fold = fold
+        self.fold = fold
         """Whether lines of words go on below where the pane is too narrow."""
         self._given: Sequence[Line] = ()
         self._lines: Sequence[Line] = ()
@@ -94,14 +95,14 @@ class LinePane(ScrollView, can_focus=True):
 
     def on_resize(self, event: events.Resize) -> None:
         """Fold anew."""
-        if self._fold and self._given:
+        if self.fold and self._given:
             cursor = self._first[self.cursor] if self.cursor < len(self._first) else 0
             self._lay_out()
             self._place(self._drawn(cursor))
 
     def _lay_out(self) -> None:
         width = self.size.width - 1
-        if not self._fold or width < 20:
+        if not self.fold or width < 20:
             self._lines, self._first = self._given, range(len(self._given))
             return
         lines: list[Line] = []
@@ -114,7 +115,7 @@ class LinePane(ScrollView, can_focus=True):
 
     def _drawn(self, cursor: int) -> int:
         """The drawn line that a given one begins at."""
-        return bisect_left(self._first, cursor) if self._fold else cursor
+        return bisect_left(self._first, cursor) if self.fold else cursor
 
     def _place(self, cursor: int) -> None:
         lines = self._lines
@@ -220,7 +221,7 @@ class LinePane(ScrollView, can_focus=True):
         line = self._lines[at]
         base = self.rich_style
         if at == self.cursor:
-            base += self.get_component_rich_style("pane--cursor", partial=not self.has_focus)
+            base += self.get_component_rich_style("pane--cursor" if self.has_focus else "pane--away", partial=True)
         segments: list[Segment] = []
         for text, kind in line.pieces():
             style = base + self.get_component_rich_style(f"pane--{kind}", partial=True) if kind else base

@@ -97,8 +97,9 @@ def _line(index: int, row: StageRow, known: PassRow | None, number: int, width: 
     over = len(pipeline) + len(row.pass_name) + len(warning) - width
     if over > 0:
         # The pass is what one looks for: the pipeline gives way first.
-        whole = ("…" + (pipeline + row.pass_name)[over + 1 :]) if width > 1 else ""
-        pipeline, name = (whole[: -len(row.pass_name)], row.pass_name) if len(row.pass_name) < len(whole) else ("", whole)
+        whole = "…" + (pipeline + row.pass_name)[over + 1 :]
+        at = max(0, len(whole) - len(row.pass_name))
+        pipeline, name = whole[:at], whole[at:]
     else:
         name = row.pass_name
     delta = known.instructions_after - known.instructions_before if known is not None else 0

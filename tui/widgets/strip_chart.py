@@ -144,7 +144,8 @@ class StripChart(Widget, can_focus=True):
             for key in ("bar", "changed", "time", "bytes", "cursor", "note", "warning")
         }
         base = self.rich_style
-        gutter = {0: f"{most:,}"[: _GUTTER - 1].rjust(_GUTTER - 1) + " ", BARS: " time ", BARS + 1: "bytes ", BARS + 2: " Δ    "}.get(y, "")
+        count = f"{most:,}"[: _GUTTER - 1].rjust(_GUTTER - 1) + " "
+        gutter = {0: count, BARS: " time ", BARS + 1: "bytes ", BARS + 2: " Δ    "}.get(y, "")
         if y == BARS and not slowest:
             return self._said("time  not recorded; hloscope capture records it", base + styles["note"])
         if y == BARS + 1 and not self._bytes:
@@ -204,4 +205,5 @@ class StripChart(Widget, can_focus=True):
             sign = "+" if written > before else "-"
             change = f" ({sign}{show_bytes(abs(written - before))})" if written != before else ""
             traffic = f", writes {show_bytes(written)}{change}"
-        return f"[{row.index}] {label(row)}: {row.instructions_after:,} instructions, {what}{time}{traffic}"
+        where = label(row) if self.size.width >= 100 else row.pass_name
+        return f"[{row.index}] {where}: {row.instructions_after:,} instructions, {what}{time}{traffic}"

@@ -196,7 +196,16 @@ class BodyReader:
                 self.call(node, key, value, place if place >= 0 else at)
             elif key == CONTROL:
                 attrs[key] = None
-                self._control.append((node, value, at))
+                self._order_after(node, value, at)
+
+    def _order_after(self, node: HloInstruction, value: str, at: int) -> None:
+        """Note the control predecessors of a node; XLA takes only those that stand before it."""
+        self._control.append((node, value, at))
+        if self.reading.check:
+            for word in split_top(value[1:-1]):
+                name = word.removeprefix("%")
+                if name not in self.defined:
+                    self.reading.object(f"control predecessor %{name[:60]} is not defined before its use", at)
 
     def _set_root(self, node: HloInstruction, at: int) -> None:
         if self.root is not None:
@@ -327,7 +336,7 @@ class BodyReader:
             value = text[at:stop]
             if key == CONTROL:
                 attrs[key] = None
-                self._control.append((node, value, at))
+                self._order_after(node, value, at)
             else:
                 attrs[key] = value
             places.setdefault(key, at)

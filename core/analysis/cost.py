@@ -25,7 +25,7 @@ from hloscope.core.analysis.elementwise import (
 from hloscope.core.hlo.element_types import ELEMENT_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from hloscope.core.analysis.device import DeviceDescription
     from hloscope.core.hlo.computation import HloComputation
@@ -83,6 +83,8 @@ class CostAnalysis:
         self._inner: dict[HloInstruction, Inner] = {}
         self._root_utilization: dict[HloInstruction, float] = {}
         self._subcomputations: dict[HloComputation, tuple[int, float]] = {}
+        self._alone: dict[HloInstruction, Cost] = {}
+        """Costs of instructions in fusion bodies, which never change."""
 
     # ---------------------------------------------------------------- asking
     def cost(self, instruction: HloInstruction) -> Cost:
@@ -159,14 +161,24 @@ class CostAnalysis:
             return total
         return 1.0 if is_elementwise(consumer) else 0.0
 
-    def shared_operand_bytes(self, producer: HloInstruction, consumer: HloInstruction, operand: HloInstruction) -> int:
-        """Bytes of an operand that the fused pair reads."""
+    def shared_bytes(
+        self, producer: HloInstruction, consumer: HloInstruction, operands: Iterable[HloInstruction]
+    ) -> list[int]:
+        """Bytes of each of these operands that the fused pair reads."""
         wanted = self.producer_utilization(consumer, producer)
-        by_producer = self.operand_bytes(producer, operand)
-        by_consumer = self.operand_bytes(consumer, operand)
-        common = self.common_utilization(producer, operand, consumer) if operand in producer.operands else 0.0
-        both = llround(f32(f32(shape_bytes(operand.shape)) * common))
-        return llround(f32(f32(by_producer) * wanted)) + by_consumer - both
+        above, below = self.cost(producer).operand_bytes, self.cost(consumer).operand_bytes
+        first, second = _places(producer), _places(consumer)
+        found: list[int] = []
+        for operand in operands:
+            place, below_place = first.get(operand), second.get(operand)
+            by_producer = 0 if place is None else int(above[place])
+            by_consumer = 0 if below_place is None else int(below[below_place])
+            both = 0
+            if place is not None and below_place is not None:
+                common = self.common_utilization(producer, operand, consumer)
+                both = llround(f32(f32(shape_bytes(operand.shape)) * common))
+            found.append(llround(f32(f32(by_producer) * wanted)) + by_consumer - both)
+        return found
 
     def producer_utilization(self, consumer: HloInstruction, producer: HloInstruction) -> float:
         """Utilisation of a producer by a consumer; over all outputs that it reads, for a multi-output fusion."""
@@ -219,14 +231,17 @@ class CostAnalysis:
         root = body.root
         order = body.post_order()
         outputs = list(root.operands) if root.opcode == "tuple" else [root]
-        costs = {one: self._visit(one) for one in order if one.opcode != "fusion"}
+        costs: dict[HloInstruction, Cost] = {}
         for one in order:
-            if one.opcode == "fusion":
-                costs[one] = self.cost(one)
+            found = self.cost(one) if one.opcode == "fusion" else self._alone.get(one)
+            if found is None:
+                found = self._alone[one] = self._visit(one)
+            costs[one] = found
         written = 0.0
         for output in outputs:
             if output.opcode == "dynamic-update-slice":
                 written = f32(written + shape_bytes(output.operand(1).shape))
+                costs[output] = self._visit(output)
                 costs[output].operand_utilization[0] = 0.0
                 continue
             for _, leaf in output.shape.leaves():
@@ -288,6 +303,14 @@ def _place(instruction: HloInstruction, operand: HloInstruction) -> int | None:
         if one is operand:
             return place
     return None
+
+
+def _places(instruction: HloInstruction) -> dict[HloInstruction, int]:
+    """The first place of every operand."""
+    found: dict[HloInstruction, int] = {}
+    for place, one in enumerate(instruction.operands):
+        found.setdefault(one, place)
+    return found
 
 
 def _producer_places(producer: HloInstruction, consumer: HloInstruction) -> list[int]:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.shape import Shape
 
 
+_MOVES = frozenset(("copy", "transpose", "fusion"))
+"""Opcodes that can change which dimension is fastest."""
+
+
 def uncoalesced_cause(
     kind: str, device: DeviceDescription, producer: HloInstruction, consumer: HloInstruction | None = None
 ) -> str | None:
@@ -36,7 +40,7 @@ def uncoalesced_cause(
 def _bad_transpose(instruction: HloInstruction) -> HloInstruction | None:
     inside = instruction.callee().instructions if instruction.opcode == "fusion" else (instruction,)
     for one in inside:
-        if transposes_minor_dimension(one) and not _reads_broadcast(one.operand(0)):
+        if one.opcode in _MOVES and transposes_minor_dimension(one) and not _reads_broadcast(one.operand(0)):
             return one
     return None
 

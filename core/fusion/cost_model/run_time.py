@@ -6,8 +6,8 @@ Source: ``openxla/xla:xla/service/gpu/model/gpu_performance_model.cc``, ``gpu_pe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from hloscope.core.analysis.cost import CostAnalysis, shape_bytes
 from hloscope.core.analysis.cost_units import TICKS_PER_US, f32, nanoseconds, scaled, seconds
@@ -83,34 +83,53 @@ class RunTime:
         return "read" if self.read >= self.write else "write"
 
 
-def capped_bandwidth(device: DeviceDescription, bandwidth: float, blocks: int) -> float:
-    """Bytes a second that so many blocks can ask for at most: each core issues one transaction a clock."""
-    return min(bandwidth, f32(blocks * _per_block(device.clock_rate_ghz, device.memory_transactions_per_clock)))
-
-
 @cache
 def _per_block(clock_rate_ghz: float, transaction_bytes: int) -> float:
     """Bytes a second that one core can ask for."""
     return f32(f32(f32(clock_rate_ghz) * f32(1e9)) * transaction_bytes)
 
 
+class _Speeds(NamedTuple):
+    """What of a device decides how fast operands are read."""
+
+    memory: int
+    l2: int
+    l1: int
+    clock_rate_ghz: float
+    transaction_bytes: int
+
+
 def read_operand(device: DeviceDescription, name: str, blocks: int, net: int, total: int, utilization: float) -> Read:
     """Time to read one operand: the first time from memory, again from a cache that holds it."""
-    memory = f32(device.memory_bandwidth)
-    dram = f32(device.memory_bandwidth * utilization)
+    speeds = _Speeds(
+        device.memory_bandwidth,
+        device.l2_cache_size,
+        device.l1_cache_per_core * device.core_count,
+        device.clock_rate_ghz,
+        device.memory_transactions_per_clock,
+    )
+    return Read(name, *_read(speeds, blocks, net, total, utilization))
+
+
+@lru_cache(maxsize=1 << 16)
+def _read(
+    speeds: _Speeds, blocks: int, net: int, total: int, utilization: float
+) -> tuple[int, int, float, float, float, str, int]:
+    """The fields of a `Read` but for the name."""
+    memory = f32(speeds.memory)
+    dram = f32(speeds.memory * utilization)
     rest, cache = memory, "none"
-    if net < device.l2_cache_size:
+    if net < speeds.l2:
         rest, cache = f32(rest * L2_SPEEDUP), "l2"
-        if net < device.l1_cache_per_core * device.core_count:
+        if net < speeds.l1:
             rest, cache = f32(rest * L1_SPEEDUP), "l1"
     else:
         rest = f32(rest * utilization)
-    dram = capped_bandwidth(device, dram, blocks)
-    rest = capped_bandwidth(device, rest, blocks)
+    most = f32(blocks * _per_block(speeds.clock_rate_ghz, speeds.transaction_bytes))
+    dram, rest = min(dram, most), min(rest, most)  # each core issues one transaction a clock
     first = min(net, total)
-    again = total - first
-    ticks = seconds(f32(f32(first) / dram)) + seconds(f32(f32(again) / rest)) if blocks else 0
-    return Read(name, first, total, utilization, dram, rest, cache, ticks)
+    ticks = seconds(f32(f32(first) / dram)) + seconds(f32(f32(total - first) / rest)) if blocks else 0
+    return first, total, utilization, dram, rest, cache, ticks
 
 
 def write_ticks(device: DeviceDescription, written: int) -> int:
@@ -179,8 +198,8 @@ def fused_run_time(
     flops = int(f32(f32(f32(producer_time.flops) * used) + f32(consumer_time.flops)))
     cause = uncoalesced_cause(analysis.kind, device, producer, consumer)
     reads: list[Read] = []
-    for operand in analysis.view.parameters():
-        total = costs.shared_operand_bytes(producer, consumer, operand)
+    operands = analysis.view.parameters()
+    for operand, total in zip(operands, costs.shared_bytes(producer, consumer, operands), strict=True):
         net = min(shape_bytes(operand.shape), total)
         rate = coalescing_rate(device, operand.shape, cause is None)
         reads.append(read_operand(device, operand.name, launch.blocks, net, total, rate))

@@ -109,19 +109,20 @@ def shared_memory(instruction: HloInstruction, device: DeviceDescription) -> int
     """Bytes of shared memory that reductions and transposes inside would take."""
     total = 0
     for one in _inside(instruction):
-        if one.opcode == "fusion":
+        opcode = one.opcode
+        if opcode == "fusion":
             total += shared_memory(one, device)
-        elif is_unnested_reduction(one, device):
+        elif opcode == "reduce" and is_unnested_reduction(one, device):
             sizes = sum(operand.shape.type.byte_size for operand in one.operands[: one.operand_count // 2])
             total += 32 * sizes if reduction_shape(one).is_row else 32 * (4 * 32 + 1) * sizes
-        elif one.opcode == "transpose" and (transpose := tiled_transpose(one)) is not None:
+        elif opcode == "transpose" and (transpose := tiled_transpose(one)) is not None:
             total += transpose.shared_bytes
     return total
 
 
 def unnested_reductions(instruction: HloInstruction, device: DeviceDescription) -> int:
     """Reductions inside that have a kernel of their own kind."""
-    return sum(is_unnested_reduction(one, device) for one in _inside(instruction))
+    return sum(one.opcode == "reduce" and is_unnested_reduction(one, device) for one in _inside(instruction))
 
 
 def _subshapes(shape: Shape) -> int:

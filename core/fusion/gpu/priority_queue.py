@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.elementwise import is_generally_fusible
@@ -47,6 +48,38 @@ class Score:
 Tie = Callable[[list["HloInstruction"]], "HloInstruction | None"]
 
 
+class _Priorities:
+    """Producers by priority: the largest is found without a look at all others."""
+
+    def __init__(self) -> None:
+        self.of: dict[HloInstruction, int] = {}
+        self._equal: dict[int, dict[HloInstruction, None]] = {}
+        self._heap: list[int] = []
+        """Negated priorities; some may have nobody left."""
+
+    def set(self, producer: HloInstruction, priority: int) -> None:
+        """Enter a producer, or move it."""
+        if self.of.get(producer) == priority:
+            return
+        self.drop(producer)
+        self.of[producer] = priority
+        if priority not in self._equal:
+            heappush(self._heap, -priority)
+        self._equal.setdefault(priority, {})[producer] = None
+
+    def drop(self, producer: HloInstruction) -> None:
+        """Take a producer out, if it is in."""
+        priority = self.of.pop(producer, None)
+        if priority is not None:
+            self._equal[priority].pop(producer)
+
+    def largest(self) -> list[HloInstruction]:
+        """The producers of the highest priority; there must be one."""
+        while not self._equal[-self._heap[0]]:
+            del self._equal[-heappop(self._heap)]
+        return list(self._equal[-self._heap[0]])
+
+
 @dataclass(slots=True)
 class PriorityQueue:
     """Producers of one computation and their priorities."""
@@ -63,7 +96,7 @@ class PriorityQueue:
     producer: HloInstruction | None = None
     """The producer that was taken last."""
     consumers: list[HloInstruction] = field(default_factory=list["HloInstruction"])
-    _priorities: dict[HloInstruction, int] = field(default_factory=dict["HloInstruction", int])
+    _priorities: _Priorities = field(default_factory=lambda: _Priorities())
     _decisions: dict[HloInstruction, dict[HloInstruction, Decision]] = field(
         default_factory=dict["HloInstruction", dict["HloInstruction", Decision]]
     )
@@ -98,9 +131,9 @@ class PriorityQueue:
     def take(self) -> bool:
         """Take the best producer that has a consumer; False once there is none."""
         self.producer, self.consumers = None, []
-        while self._priorities and not self.consumers:
+        while self._priorities.of and not self.consumers:
             best = self._best()
-            del self._priorities[best]
+            self._priorities.drop(best)
             self.producer = best
             self.consumers = self.users.of(best)
             if is_fusible_bitcast(best):
@@ -108,8 +141,7 @@ class PriorityQueue:
         return bool(self.consumers)
 
     def _best(self) -> HloInstruction:
-        top = max(self._priorities.values())
-        equal = [one for one, priority in self._priorities.items() if priority == top]
+        equal = self._priorities.largest()
         if len(equal) > 1 and self.tie is not None:
             chosen = self.tie(equal)
             if chosen is not None:
@@ -142,12 +174,12 @@ class PriorityQueue:
     def remove(self, instruction: HloInstruction) -> None:
         """Forget an instruction that is gone."""
         self._to_update.pop(instruction, None)
-        self._priorities.pop(instruction, None)
+        self._priorities.drop(instruction)
 
     def note_removed_consumers(self) -> None:
         """Add up what the consumers that have just changed contributed to the scores of their operands."""
         for operand in self._new_consumers:
-            if operand not in self._priorities:
+            if operand not in self._priorities.of:
                 continue
             pairs = self.model.known_pairs(operand)
             if pairs is None:
@@ -187,9 +219,9 @@ class PriorityQueue:
         for score in scores:
             self.on_score(score)
             if score.priority < 0:
-                self._priorities.pop(score.producer, None)
+                self._priorities.drop(score.producer)
             else:
-                self._priorities[score.producer] = score.priority
+                self._priorities.set(score.producer, score.priority)
 
     def score(self, producer: HloInstruction) -> Score:
         """The time that fusing a producer into its users saves."""
@@ -209,7 +241,7 @@ class PriorityQueue:
         unfused, fused = self.model.estimate(producer, self._new_consumers[producer])
         unfused -= removed[0]
         fused -= removed[1]
-        priority = self._priorities[producer] + unfused - fused
+        priority = self._priorities.of[producer] + unfused - fused
         return Score(producer, producer.name, names, priority, ALLOWED, None, unfused, fused, True)
 
     def _with_all_users(self, producer: HloInstruction, users: list[HloInstruction]) -> tuple[Decision, str | None]:

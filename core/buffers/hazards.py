@@ -6,7 +6,7 @@ has overwritten; one of severity ``note`` costs memory only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -65,6 +65,7 @@ HAZARDS = {
     "overwritten_before_read": "a value is read after another was written over it",
     "donated_overwritten": "a donated parameter is read after an output was written over it",
     "live_range_too_short": "the compiler's live range ends before the last read",
+    "order_lost": "an instruction runs before one that it has to wait for",
     "donation_lost": "a donation that was asked for is not used",
 }
 """Code -> what it means."""
@@ -94,6 +95,42 @@ def find_hazards(
     if report is not None:
         found += finder.short_ranges(report)
     return found
+
+
+def control_edges(module: HloModule) -> list[tuple[str, str]]:
+    """Names of instructions that a control edge orders, the earlier one first."""
+    return [(one.name, node.name) for node in module.instructions() for one in node.control_predecessors]
+
+
+def order_hazards(module: HloModule, edges: Iterable[tuple[str, str]] = ()) -> Iterator[Hazard]:
+    """Where a schedule runs against operands, its own control edges, or edges that an earlier stage had.
+
+    `edges` are `control_edges` of that stage; those whose instructions are gone, or apart, say nothing.
+    """
+    place: dict[HloInstruction, int] = {}
+    for computation in module.computations:
+        place.update({node: step for step, node in enumerate(computation.instructions)})
+    for node, step in place.items():
+        if node.parent.is_fusion:
+            continue
+        for why, befores in (("reads", node.operands), ("waits for", node.control_predecessors)):
+            for before in dict.fromkeys(befores):
+                if place[before] > step:
+                    yield Hazard(
+                        "order_lost", "error", node.name, f"it {why} {before.name}, which runs after it",
+                        other_instruction=before.name,
+                    )  # fmt: skip
+    named = {node.name: node for node in place}
+    for first, second in edges:
+        before, after = named.get(first), named.get(second)
+        if before is None or after is None or before.parent is not after.parent or before in after.control_predecessors:
+            continue
+        if place[before] > place[after]:
+            yield Hazard(
+                "order_lost", "error", second,
+                f"a control edge that made it wait for {first} was dropped, and it runs before it",
+                other_instruction=first,
+            )  # fmt: skip
 
 
 class _Finder:

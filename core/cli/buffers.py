@@ -69,8 +69,8 @@ def command(
     module without a schedule (a plain HLO file) gets copies and a schedule first. PATH may also be a text file with an
     out-of-memory message of XLA, whose table is shown.
 
-    The table of values has the columns name, index, allocation, kind, space, size (bytes), offset, start, end, shape, opcode,
-    file, line, op.
+    The table of values has the columns name, index, allocation, kind, space, size (bytes), offset, start, end, shape,
+    opcode, file, line, op.
     """
     as_json = table.json
     as_values |= table.jsonl or any(one is not None for one in (table.filter, table.sort, table.limit))

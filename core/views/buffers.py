@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 from hloscope.core.analysis.live_range import HloLiveRange
 from hloscope.core.buffers.assignment import assign_buffers, backend_of
 from hloscope.core.buffers.colors import space_name
-from hloscope.core.buffers.hazards import Hazard, find_hazards, lost_donations, places_in_report, places_of
+from hloscope.core.buffers.hazards import (
+    Hazard,
+    control_edges,
+    find_hazards,
+    lost_donations,
+    order_hazards,
+    places_in_report,
+    places_of,
+)
 from hloscope.core.buffers.memory_map import MapValue, MemoryMap, map_of_assignment, map_of_reports
 from hloscope.core.buffers.questions import ShareAnswer, WhatIf, can_share, what_if
 from hloscope.core.buffers.recompute import Recompute, recomputable
@@ -323,6 +331,7 @@ class Buffers:
         places = places_of(assignment) if self._report is None else places_in_report(analysis, self._report)
         # The heap lengthened some ranges of the assignment's own; hazards are looked for in the program's.
         found = find_hazards(analysis, HloLiveRange(analysis), places, self._ranges)
+        found += order_hazards(self.module, self._edges_before_scheduling())
         if len(self._run) > 1:
             try:
                 first = load_module(self._run.stage_text(0), path=self._run.source.path)
@@ -330,6 +339,21 @@ class Buffers:
             except HloscopeError as error:
                 self._notes.append(f"donations cannot be told: {error.message}")
         return found
+
+    def _edges_before_scheduling(self) -> list[tuple[str, str]]:
+        """Control edges of the last stage without a schedule; none where it cannot be read."""
+        for number in range(len(self._run) - 1, -1, -1):
+            text = self._run.stage_text(number)
+            if "is_scheduled=true" in text.partition("\n")[0]:
+                continue
+            if "control-predecessors" not in text:
+                return []
+            try:
+                return control_edges(load_module(text, path=self._run.source.path))
+            except HloscopeError as error:
+                self._notes.append(f"control edges before scheduling cannot be told: {error.message}")
+                return []
+        return []
 
     def can_share(self, first: str, second: str) -> ShareAnswer:
         """Whether two values could have the same memory. Raises UsageError for names that hold none."""

@@ -14,11 +14,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hloscope.bisect.journal import digest
 from hloscope.bisect.probing import Prober
 from hloscope.bisect.putback import Alignment, Border, Hybrid, Line, align, changed_lines, lay_open, put_back, take_back
 from hloscope.bisect.result import Answer, Culprit, Probe
 from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong, smallest_cure
+from hloscope.bisect.structure import rewritten, unseen
 from hloscope.bisect.subjects.stage_probe import StageProbe, verdict_of
 from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.hlo.hashing import structural_hash
@@ -29,6 +32,7 @@ from hloscope.core.runtime.evaluator.values import Token
 from hloscope.core.runtime.inputs import moderate_inputs
 from hloscope.core.runtime.stage import Program, output_shardings, parameter_shardings, run_stage
 from hloscope.core.runtime.verdicts import (
+    AGREES,
     DIFFERS,
     NOT_EVALUATED,
     Reference,
@@ -42,6 +46,7 @@ from hloscope.core.text import load_module, print_module
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hloscope.bisect.safety import Unsafe
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.runtime.evaluator import Array
     from hloscope.core.views.run import Run
@@ -59,6 +64,8 @@ class DumpSearch:
     options: ReplayOptions = field(default_factory=ReplayOptions)
     watch: Callable[[Step], None] | None = None
     prober: Prober = field(default_factory=Prober)
+    quick: bool = False
+    """Look no farther where the last stage computes the right thing."""
 
     def run(self) -> Answer:
         """Search and answer. Raises a HloscopeError where the first stage cannot be read or evaluated."""
@@ -66,20 +73,31 @@ class DumpSearch:
             answer = _Search(self, Path(folder)).run()
         if answer.verdict != "allowed-change" or self.inputs is not None:
             return answer
-        # Values around zero hide a wrong sign of a mean, and rounding then moves the results far: others may tell more.
-        with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
-            again = _Search(replace(self, inputs=self._off_centre()), Path(folder)).run()
-        if again.verdict == "wrong-stage":
-            again.evidence.insert(0, "seen on inputs that are not centred at zero")
-            return again
+        # Rounding moves the results far, and small values hide a limit: other inputs may tell more.
+        for said, change in VARIANTS:
+            with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
+                other = replace(self, inputs=self._changed(change), quick=True)
+                again = _Search(other, Path(folder)).run()
+            if again.verdict == "wrong-stage":
+                again.evidence.insert(0, f"seen on inputs {said}")
+                return again
         return answer
 
-    def _off_centre(self) -> list[Array]:
-        """The random inputs, floating-point ones moved by one."""
+    def _changed(self, change: Callable[[Array], Array]) -> list[Array]:
+        """The random inputs, floating-point ones changed."""
         module = load_module(self.run_.stage_text(0))
         given = moderate_inputs(module.entry, self.options.seed)
         arrays = [leaf for value in given for leaf in leaves(value) if not isinstance(leaf, Token)]
-        return [(one + one.dtype.type(1)).astype(one.dtype) if _is_float(one) else one for one in arrays]
+        return [change(one.astype(np.float64)).astype(one.dtype) if _is_float(one) else one for one in arrays]
+
+
+VARIANTS: tuple[tuple[str, Callable[[Array], Array]], ...] = (
+    ("that are not centred at zero", lambda x: x + 1),
+    ("that are small whole numbers, whose sums and products are exact", lambda x: np.clip(np.rint(4 * x), -8, 8)),
+    ("16 times as large, which reach limits", lambda x: 16 * x),
+    ("256 times as large, which reach limits", lambda x: 256 * x),
+)
+"""Other inputs where the usual ones leave it open, with what is said of them."""
 
 
 class _Search:
@@ -153,6 +171,9 @@ class _Search:
             answer.verdict = "cannot-tell"
             answer.evidence.append(f"the first stage does not agree with itself: {error.outcome.detail}")
             return None
+        if self._asked.quick:
+            answer.verdict = "no-difference"
+            return None
         wrong: int | None = None
         unknown: list[int] = []
         if self._asked.prober.ways > 1:
@@ -174,7 +195,31 @@ class _Search:
         widened = [number for number, verdict in self._verdicts.items() if verdict.widened]
         if len(unknown) == len(self._stages) - 1:
             return None
+        closer = self._closer() if widened else None
+        if closer is not None:
+            return closer
         self._nothing_wrong(widened)
+        return None
+
+    def _closer(self) -> int | None:
+        """Where bounds had to be wide: the first stage whose own change is out of bounds on the values before it.
+
+        What rounding did to the stages before does not count there. Only stages that moved the results are looked at.
+        """
+        for position in range(1, len(self._stages)):
+            verdict, before = self._verdict(position), self._verdict(position - 1) if position > 1 else None
+            if not verdict.widened or (before is not None and _moves(before) == _moves(verdict)):
+                continue
+            closer = self._judge.alone(self._stages[position], self._stages[position - 1])
+            outcome = Outcome("wrong" if closer.status == DIFFERS else "right", closer.reason)
+            self._saw(Step("change alone", 0, len(self._stages) - 1, position, outcome))
+            if closer.status == DIFFERS:
+                self._verdicts[self._stages[position]] = closer
+                self._judge.relative_to(self._stages[position - 1])
+                self._answer.evidence.append(
+                    "the results stay within what rounding errors were seen to do; the change alone does not"
+                )
+                return position
         return None
 
     def _nothing_wrong(self, widened: list[int]) -> None:
@@ -194,6 +239,57 @@ class _Search:
             )
         else:
             answer.verdict = "no-difference"
+        if not findings:
+            self._structure()
+
+    def _structure(self) -> None:
+        """Where values tell nothing: what neighbouring stages show without being evaluated."""
+        before = None
+        layouts = False
+        moved = 0.0
+        for position, number in enumerate(self._stages):
+            row = self._run.outline[number]
+            had_layouts = layouts
+            layouts = layouts or row.pass_name == "layout-assignment"
+            try:
+                after = load_module(self._texts[number]())
+            except HloscopeError:
+                before = None
+                continue
+            if before is not None and not self._asked.quick:
+                found = unseen(before, after, layouts=had_layouts)
+                verdict = self._verdicts.get(number, _UNSEEN)
+                far = verdict.max_abs or 0.0
+                if verdict.status == AGREES and far > moved:
+                    found = rewritten(before, after) + found
+                if found:
+                    self._accuse(position, found)
+                    return
+                moved = max(moved, far)
+            before = after
+
+    def _accuse(self, position: int, found: Sequence[Unsafe]) -> None:
+        """The first stage that shows something wrong without a wrong value."""
+        answer = self._answer
+        number = self._stages[position]
+        row = self._run.outline[number]
+        occurrence = sum(one.pass_name == row.pass_name for one in self._run.outline[:number])
+        answer.verdict = "wrong-stage"
+        if found[0].kind == "value":
+            answer.evidence.append(
+                f"stage {number} ({row.pass_name}) moves the results no farther than rounding could, but changes what "
+                "an instruction of the same name and operands says"
+            )
+        else:
+            answer.evidence.append(f"stage {number} ({row.pass_name}) is wrong in what evaluation cannot see")
+        for one in found[:4]:
+            answer.culprits.append(
+                Culprit(
+                    row.file or self._run.source.path, row.pass_name, row.pipeline, occurrence, stage=number,
+                    instruction=one.instruction, produced=(one.instruction,), sentence=one.sentence,
+                )
+            )  # fmt: skip
+        answer.texts |= {"before.hlo": self._texts[self._stages[position - 1]](), "after.hlo": self._texts[number]()}
 
     def _hazards(self) -> list[str]:
         """What is unsafe in the final module's buffers, one sentence each."""
@@ -349,6 +445,8 @@ class _Judge:
 
     def __init__(self, texts: Sequence[Callable[[], str]], asked: DumpSearch, folder: Path) -> None:
         self._texts = texts
+        self._before = ""
+        self._before_values: dict[str, Array] = {}
         self._options = asked.options
         self._constants: dict[int, Mapping[str, Array]] = {}
         text = texts[0]()
@@ -402,6 +500,18 @@ class _Judge:
             tasks.append((text, self._values(number) if elided.ELIDED_MARK in text else {}))
         return self._check_all(tasks)
 
+    def alone(self, number: int, earlier: int) -> StageVerdict:
+        """The verdict on what a stage changed, on the values that the stage before it computes."""
+        self.relative_to(earlier)
+        try:
+            return self._check(self._texts[number](), self._values(number))
+        finally:
+            self._before, self._before_values = "", {}
+
+    def relative_to(self, earlier: int) -> None:
+        """From now on, where bounds have to be wide, look at what is changed since a stage, on that stage's values."""
+        self._before, self._before_values = self._texts[earlier](), dict(self._values(earlier))
+
     def hybrid(self, found: Alignment, chosen: Sequence[Border], earlier: int, number: int) -> Outcome:
         """What the later stage computes with some of its changes put back."""
         return self.mixed(lambda: put_back(found, chosen), self._of_both(earlier, number))
@@ -435,9 +545,15 @@ class _Judge:
 
     def _check_all(self, asked: Sequence[tuple[str, Mapping[str, Array]]]) -> list[StageVerdict]:
         reference = Path(self._reference).read_bytes() if self._prober.cluster else None
-        cache = str(self._cache)
+        cache, before, known = str(self._cache), self._before, self._before_values
         tasks = [
-            StageProbe(StageTask(text, self._reference, self._options, cache, dict(values)), self._key, reference)
+            StageProbe(
+                StageTask(
+                    text, self._reference, self._options, cache, dict(values), before=before, before_values=known
+                ),
+                self._key,
+                reference,
+            )
             for text, values in asked
         ]
         return [verdict_of(one) for one in self._prober.ask(tasks)]
@@ -451,6 +567,11 @@ class _Judge:
             drawn = elided.resolve(parsed, None, {}, self._options.seed).values
             known = self._constants[number] = {**drawn, **told}
         return known
+
+
+def _moves(verdict: StageVerdict) -> tuple[object, ...]:
+    """What two verdicts on the same results have in common."""
+    return verdict.status, verdict.max_abs, verdict.max_ulp, verdict.output, verdict.worst_index
 
 
 def _reader(run: Run, number: int) -> Callable[[], str]:

@@ -27,7 +27,7 @@ class StageProbe:
     def key(self) -> str:
         """Names the probe by content."""
         values = (f"{name} {array_digest(array)}" for name, array in sorted(self.task.values.items()))
-        return digest(self.question, self.task.text, *values)
+        return digest(self.question, self.task.text, self.task.before, *values)
 
     def run(self) -> Outcome:
         """Evaluate and compare."""

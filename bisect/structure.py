@@ -1,0 +1,103 @@
+"""What two neighbouring stages show without being evaluated: an instruction that kept its name and not its meaning.
+
+A pass that rewrites something makes a new instruction, or gives the old one other operands. So an instruction of the
+same name, opcode, shape and operands whose constant, direction, bounds or dimensions are others computes something
+else, even where inputs or rounding hide it. Control edges and layouts never show in values at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hloscope.bisect.safety import Unsafe, layout_faults, lost_orders
+
+if TYPE_CHECKING:
+    from hloscope.core.hlo.instruction import HloInstruction
+    from hloscope.core.hlo.module import HloModule
+
+MEANING = (
+    "direction", "dimensions", "slice", "padding", "iota_dimension", "lhs_contracting_dims",
+    "rhs_contracting_dims", "lhs_batch_dims", "rhs_batch_dims", "source_target_pairs", "replica_groups",
+    "dynamic_slice_sizes", "slice_sizes", "window", "dim_labels", "offset_dims", "collapsed_slice_dims",
+    "start_index_map", "update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims",
+)  # fmt: skip
+"""Attributes that say what is computed."""
+
+
+def rewritten(before: HloModule, after: HloModule) -> list[Unsafe]:
+    """Instructions of one name, opcode, shape and operands on both sides that say another thing."""
+    earlier: dict[tuple[str, str], HloInstruction] = {
+        (computation.name, one.name): one for computation in before.computations for one in computation
+    }
+    found: list[Unsafe] = []
+    for computation in after.computations:
+        for one in computation:
+            old = earlier.get((computation.name, one.name))
+            if old is None or old.opcode != one.opcode or not old.shape.compatible(one.shape):
+                continue
+            mine, theirs = [(x.name, x.shape) for x in one.operands], [(x.name, x.shape) for x in old.operands]
+            if [name for name, _ in mine] != [name for name, _ in theirs]:
+                continue
+            if any(not x.compatible(y) for (_, x), (_, y) in zip(mine, theirs, strict=True)):
+                continue  # a tuple lost elements, and what stood at one place stands at another
+            if one.opcode == "constant":
+                if old.payload != one.payload and "{...}" not in (str(old.payload) + str(one.payload)):
+                    said = f"constant %{one.name} is {_cut(one.payload)} where it was {_cut(old.payload)}"
+                    found.append(Unsafe("value", one.name, said))
+                continue
+            for key in MEANING:
+                was, now = old.raw_attrs.get(key), one.raw_attrs.get(key)
+                if was != now and was is not None and now is not None:
+                    said = f"%{one.name} = {one.opcode} has {key}={now} where it had {was}"
+                    found.append(Unsafe("value", one.name, said))
+                    break
+    return found
+
+
+def _cut(payload: object) -> str:
+    text = " ".join(str(payload).split())
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def unseen(before: HloModule, after: HloModule, *, layouts: bool) -> list[Unsafe]:
+    """Orders that a stage loses and layouts that it gets wrong; `layouts` where both stages have theirs assigned."""
+    found = lost_orders(before, after)
+    if layouts:
+        known = {(one.kind, one.instruction) for one in layout_faults(before)}
+        found += [one for one in layout_faults(after) if (one.kind, one.instruction) not in known]
+        found += _layouts_turned(before, after)
+    return found
+
+
+def _layouts_turned(before: HloModule, after: HloModule) -> list[Unsafe]:
+    """Instructions of one name and the same operands whose layout alone changed once layouts were assigned."""
+    earlier = {(computation.name, one.name): one for computation in before.computations for one in computation}
+    found: list[Unsafe] = []
+    for computation in after.computations:
+        for one in computation:
+            old = earlier.get((computation.name, one.name))
+            if old is None or old.opcode != one.opcode or one.opcode in ("parameter", "constant", "tuple"):
+                continue
+            if not one.shape.is_array or old.shape.layout is None or one.shape.layout is None:
+                continue
+            if old.shape.layout.minor_to_major == one.shape.layout.minor_to_major or one.opcode in _MAY_TURN:
+                continue
+            same = [
+                (x.name, x.shape) == (y.name, y.shape) for x, y in zip(old.operands, one.operands, strict=False)
+            ]
+            readers = any(
+                user.shape.is_array
+                and user.name in {reader.name for reader in old.users}
+                and user.opcode != "bitcast"
+                and user.shape.rank == one.shape.rank
+                for user in one.users
+            )
+            if old.shape.dimensions == one.shape.dimensions and all(same) and readers:
+                orders = [",".join(map(str, x.shape.layout.minor_to_major)) for x in (one, old) if x.shape.layout]
+                said = f"%{one.name} = {one.opcode} has layout {{{orders[0]}}} where it had {{{orders[1]}}}"
+                found.append(Unsafe("layout", one.name, f"{said}, with the same operands and readers"))
+    return found
+
+
+_MAY_TURN = frozenset({"copy", "transpose", "bitcast", "reshape", "custom-call", "fusion", "convolution", "dot"})
+"""Opcodes whose result a later pass may give another layout."""

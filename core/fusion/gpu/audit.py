@@ -117,7 +117,7 @@ def audit_gpu(compile_: RealCompile) -> Section:
     except DumpError as error:
         notes.append(error.message)
         return Section(figures, tuple(notes))
-    figures |= _groups(guided, after)
+    figures |= fusion_agreement(guided, after)
     users = after_cse(after, renamed(outcome.users, guided, after))
     figures |= _other_passes(compile_, known.device, users)
     return Section(figures, tuple(notes))
@@ -135,7 +135,7 @@ def _other_passes(
             continue  # it changed nothing, or was not dumped
         ours = compile_.module(around.before.index)
         run(ours, PassContext(target="gpu"), device, users)
-        found[figure] = _groups(ours, compile_.module(around.after.index))["groups"]
+        found[figure] = fusion_agreement(ours, compile_.module(around.after.index))["groups"]
     return found
 
 
@@ -257,7 +257,7 @@ def _pairs(ours: set[tuple[str, str]], real: set[tuple[str, str]]) -> dict[str, 
 
 
 # ---------------------------------------------------------------- groups
-def _groups(ours: HloModule, real: HloModule) -> dict[str, Agreement]:
+def fusion_agreement(ours: HloModule, real: HloModule) -> dict[str, Agreement]:
     """Fusions of both modules by computation: bodies matched whatever their names, and the kinds of those matched."""
     groups, kinds = Agreement(), Agreement()
     mine, theirs = _fusions(ours), _fusions(real)

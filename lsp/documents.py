@@ -327,6 +327,23 @@ class Documents:
         # The index is everybody's: one request's cancellation must not end it.
         return await asyncio.shield(snapshot.reading)
 
+    def text(self, uri: str) -> str | None:
+        """The current text; None where it is not open."""
+        document = self._documents.get(uri)
+        return None if document is None else document.current.lines.text
+
+    def traced(self, uri: str, found: Callable[[TextLines | None, Encoding], list[types.Diagnostic]]) -> int:
+        """Publish findings on the kernels of a Python file until its next edit; how many there are."""
+        document = self._documents.get(uri)
+        if document is None:
+            out = found(None, self.encoding)
+            self._publish(uri, None, out)
+            return len(out)
+        out = found(document.current.lines, self.encoding)
+        document.published = True
+        self._publish(uri, document.current.version, out)
+        return len(out)
+
     def python(self, uri: str) -> TextLines | None:
         """The current text of a Python file; None for other texts."""
         document = self._documents.get(uri)

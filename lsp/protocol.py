@@ -63,6 +63,8 @@ class HloProtocol(LanguageServerProtocol):
             (types.TEXT_DOCUMENT_DID_CHANGE, self._did_change),
             (types.TEXT_DOCUMENT_DID_CLOSE, self._did_close),
             (types.EXIT, self._exit),
+            # pygls would not end a command that is cancelled.
+            (types.WORKSPACE_EXECUTE_COMMAND, Prompt(self._execute)),
         ):
             self.fm.add_builtin_feature(method, handler)
 
@@ -162,6 +164,9 @@ class HloProtocol(LanguageServerProtocol):
 
     def _did_close(self, params: types.DidCloseTextDocumentParams) -> None:
         self._host.documents.close(params.text_document.uri)
+
+    def _execute(self, params: types.ExecuteCommandParams) -> asyncio.Task[Any]:
+        return self._host.execute(params.command, tuple(params.arguments or ()))
 
     def _exit(self, params: object) -> None:
         # The process is the transport's business: other clients may be on the same one.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from lsprotocol import types
@@ -41,6 +42,45 @@ def findings(uri: str, lines: TextLines, encoding: Encoding) -> list[types.Diagn
         where = _range(lines, start, end, encoding)
         out.append(types.Diagnostic(where, message, severity=SEVERITIES[one.severity], code=one.code, source=SOURCE))
     return out
+
+
+def traced(
+    uri: str, path: str, answer: Mapping[str, Any]
+) -> Callable[[TextLines | None, Encoding], list[types.Diagnostic]]:
+    """The findings of a trace, or of a run, as diagnostics of one file; those in other files are left out."""
+
+    def find(lines: TextLines | None, encoding: Encoding) -> list[types.Diagnostic]:
+        if lines is None:
+            with open(path, encoding="utf-8", errors="replace", newline="") as opened:
+                lines = TextLines.of(opened.read())
+        out: list[types.Diagnostic] = []
+        for row in answer.get("findings", ()):
+            if os.path.realpath(row["file"] or path) != os.path.realpath(path):
+                continue
+            start = _offset(lines, row["line"], row["column"])
+            end = max(start + 1, _offset(lines, row["end_line"], row["end_column"]))
+            message = row["message"] if row["fix"] is None else f"{row['message']} ({row['fix']})"
+            related = [
+                types.DiagnosticRelatedInformation(
+                    types.Location(uri, _point(lines, one["line"], one["column"], encoding)), one["message"]
+                )
+                for one in row.get("related", ())
+                if os.path.realpath(one["file"]) == os.path.realpath(path)
+            ]
+            out.append(
+                types.Diagnostic(
+                    _range(lines, start, end, encoding), message, severity=SEVERITIES[row["severity"]],
+                    code=row["code"], source=SOURCE, related_information=related or None,
+                )
+            )  # fmt: skip
+        return out
+
+    return find
+
+
+def _point(lines: TextLines, line: int, column: int, encoding: Encoding) -> types.Range:
+    at = _offset(lines, line, column)
+    return _range(lines, at, at, encoding)
 
 
 def hover(uri: str, lines: TextLines, position: types.Position) -> types.Hover | None:

@@ -8,26 +8,39 @@ one entry in the log.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 from lsprotocol import types
 from pygls.exceptions import FeatureRequestError, JsonRpcException
 from pygls.lsp.server import LanguageServer
 
-from hloscope.core.errors import HloscopeError
+from hloscope.core.errors import HloscopeError, UsageError
 from hloscope.core.version import version
 from hloscope.lsp import python
+from hloscope.lsp.commands import (
+    LONG_COMMANDS,
+    Answer,
+    apply_remedy,
+    dashboard,
+    run_long,
+    subject_of,
+    trace_kernels,
+)
 from hloscope.lsp.documents import Documents, Pin, PythonChecks, Reading
 from hloscope.lsp.features.diagnostics import checks
 from hloscope.lsp.features.dump_findings import from_dump
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature, WorkspaceFeature
+from hloscope.lsp.features.stages import local_path
 from hloscope.lsp.features.table import COMMANDS, ITEM_FEATURES, LARGE, WORKSPACE_FEATURES, features_of_a_client
 from hloscope.lsp.positions import Encoding, TextLines
 from hloscope.lsp.protocol import HloProtocol, Prompt
@@ -39,6 +52,8 @@ log = logging.getLogger(__name__)
 _REQUEST_FAILED = -32803
 _INTERNAL_ERROR = -32603
 _PARENT_SECONDS = 1.0
+KERNEL_SECONDS = 120.0
+"""How long kernels may run; a client may say otherwise."""
 
 
 class HloServer(LanguageServer):
@@ -56,8 +71,10 @@ class HloServer(LanguageServer):
             publish=self._publish,
             first_read=self._say_what_large_means,
             python=PythonChecks(python.is_python, python.findings),
+            asking=self._asking_dump,
         )
         self.settings = Settings()
+        self._tokens = itertools.count(1)
         self._parent_gone = parent_gone
         self._finish: Callable[[int], None] | None = None
         self._ended = threading.Event()
@@ -68,8 +85,16 @@ class HloServer(LanguageServer):
             self.feature(feature.method, feature.options)(self._handler(feature))
         for feature in ITEM_FEATURES:
             self.feature(feature.method, feature.options)(self._handler(feature))
-        for name in COMMANDS:
-            self.command(name)(self._command(name))
+        self._commands: dict[str, Callable[..., Awaitable[Any]]] = {
+            **{name: self._command(name) for name in COMMANDS},
+            **{name: self._long_command(name) for name in LONG_COMMANDS},
+            "hloscope.traceKernels": self._kernel_command(interpret=False),
+            "hloscope.interpretKernels": self._kernel_command(interpret=True),
+            "hloscope.applyRemedy": self._remedy_command(),
+            "hloscope.openDashboard": self._dashboard_command(),
+        }
+        for name, run in self._commands.items():
+            self.command(name)(run)
         for feature in WORKSPACE_FEATURES:
             self.feature(feature.method, feature.options)(self._workspace_handler(feature))
 
@@ -155,6 +180,18 @@ class HloServer(LanguageServer):
     async def _python_hover(self, uri: str, lines: TextLines, position: types.Position) -> Any:
         return await self._work(lambda: python.hover(uri, lines, position))
 
+    def execute(self, command: str, arguments: tuple[Any, ...]) -> asyncio.Task[Any]:
+        """Run a command of this server; its task is cancelled with the request."""
+        run = self._commands.get(command)
+
+        async def answer() -> Any:
+            if run is None:
+                raise UsageError(f"there is no command {command}")
+            return await run(*arguments)
+
+        uri = arguments[0] if arguments and isinstance(arguments[0], str) else ""
+        return self._task(command, uri, answer, [])
+
     def _command(self, name: str) -> Callable[..., Awaitable[Any]]:
         """A command that finds a place, shows it where the client can, and returns it."""
 
@@ -169,6 +206,121 @@ class HloServer(LanguageServer):
             return where
 
         return run
+
+    def _long_command(self, name: str) -> Callable[..., Awaitable[Any]]:
+        """A command that asks the command line, and shows what it says."""
+        command = LONG_COMMANDS[name]
+
+        async def run(uri: str = "", *names: object) -> Any:
+            words = tuple(str(one).removeprefix("%") for one in names if isinstance(one, str) and one)
+            title = command.title.format(*words) if len(words) >= command.names else command.title
+            alone = name == "hloscope.reduce"
+
+            async def work() -> Any:
+                subject = subject_of(str(uri), words, self.documents.text(str(uri)), alone=alone)
+                return self._shown(await run_long(command, subject))
+
+            return await self._with_progress(title, work)
+
+        return run
+
+    def _remedy_command(self) -> Callable[..., Awaitable[Any]]:
+        async def run(uri: str = "", copy: str = "", *_: object) -> Any:
+            async def work() -> Any:
+                subject = subject_of(str(uri), (), self.documents.text(str(uri)))
+                return self._shown(await apply_remedy(subject, str(copy)))
+
+            title = f"Apply the change that removes the copy %{copy}"
+            return await self._with_progress(title, work)
+
+        return run
+
+    def _dashboard_command(self) -> Callable[..., Awaitable[Any]]:
+        async def run(uri: str = "", *_: object) -> Any:
+            async def work() -> Any:
+                command = dashboard(subject_of(str(uri), (), self.documents.text(str(uri))))
+                return {"terminal": command}
+
+            return await work()
+
+        return run
+
+    def _kernel_command(self, *, interpret: bool) -> Callable[..., Awaitable[Any]]:
+        """Trace, or run, the kernels of a Python file on disk in a child process; findings become diagnostics."""
+
+        async def run(uri: str = "", seconds: object = KERNEL_SECONDS, *_: object) -> Any:
+            limit = float(seconds) if isinstance(seconds, int | float) and seconds > 0 else KERNEL_SECONDS
+
+            async def work() -> Any:
+                path = local_path(str(uri))
+                if path is None or not os.path.isfile(path):
+                    raise UsageError("save the file first: its kernels run in another process")
+                lines = self.documents.python(str(uri))
+                with open(path, encoding="utf-8", errors="replace", newline="") as opened:
+                    if lines is not None and opened.read() != lines.text:
+                        raise UsageError("save the file first: its kernels run in another process")
+                found = await trace_kernels(path, interpret=interpret, seconds=limit)
+                return self.documents.traced(str(uri), python.traced(str(uri), path, found))
+
+            title = "Running the kernels" if interpret else "Tracing the kernels"
+            return await self._with_progress(title, work)
+
+        return run
+
+    def _shown(self, answer: Answer) -> Any:
+        """Show an answer where the client can, and return it."""
+        uri = Path(answer.path).as_uri()
+        window = self.client_capabilities.window
+        if window is not None and window.show_document is not None and window.show_document.support:
+            self.window_show_document(types.ShowDocumentParams(uri, take_focus=True), lambda _: None)
+        return {"uri": uri, "text": answer.text, **answer.data}
+
+    async def _with_progress(self, title: str, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Do something long with the client told of it, where it listens; it may cancel it, too."""
+        window = self.client_capabilities.window
+        if window is None or not window.work_done_progress:
+            return await work()
+        token = f"hloscope-{next(self._tokens)}"
+        progress = self.work_done_progress
+        try:
+            await progress.create_async(token)
+        except Exception:
+            log.info("the client refused to show progress")
+            return await work()
+        progress.begin(token, types.WorkDoneProgressBegin(title, cancellable=True))
+        task = asyncio.ensure_future(work())
+        loop = asyncio.get_running_loop()
+        progress.tokens[token].add_done_callback(lambda _: loop.call_soon_threadsafe(task.cancel))
+        try:
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            progress.end(token, types.WorkDoneProgressEnd())
+            progress.tokens.pop(token, None)
+
+    def _asking_dump(self, uri: str) -> AbstractAsyncContextManager[None]:
+        """Progress around the child process that works out what a dump knows."""
+
+        @asynccontextmanager
+        async def around() -> AsyncIterator[None]:
+            window = self.client_capabilities.window
+            if window is None or not window.work_done_progress:
+                yield
+                return
+            token = f"hloscope-{next(self._tokens)}"
+            progress = self.work_done_progress
+            await progress.create_async(token)
+            name = uri.rpartition("/")[2]
+            progress.begin(token, types.WorkDoneProgressBegin("Reading the dump", message=name, cancellable=False))
+            try:
+                yield
+            finally:
+                progress.end(token, types.WorkDoneProgressEnd())
+                progress.tokens.pop(token, None)
+
+        return around()
 
     def _workspace_handler(self, feature: WorkspaceFeature) -> Prompt:
         def begin(params: Any) -> asyncio.Task[Any]:

@@ -14,6 +14,7 @@ from hloscope.core.views.advice import ADVICE
 from hloscope.core.views.extract import extract_computation
 from hloscope.lsp.documents import Reading
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature
+from hloscope.lsp.features.rewrite import inline, outline
 from hloscope.lsp.features.stages import local_path
 
 if TYPE_CHECKING:
@@ -24,21 +25,39 @@ _CROSS = (
     ("Go to this instruction in the next stage", "hloscope.nextStage"),
     ("Go to the first stage that has this instruction", "hloscope.firstStage"),
     ("Go to the last stage that has this instruction", "hloscope.lastStage"),
+    ("Open the fusion that this instruction ended up in", "hloscope.openFusion"),
 )
+_WHOLE = (
+    ("Show the buffer map", "hloscope.showBufferMap"),
+    ("Open the dashboard here", "hloscope.openDashboard"),
+    ("Reduce this module to a small one with the same fault", "hloscope.reduce"),
+    ("Find the pass after which the result is wrong", "hloscope.bisect"),
+)
+_USERS = 3
 
 
 def actions(reading: Reading, params: types.CodeActionParams) -> list[types.CodeAction]:
-    """What can be done with the thing under the cursor."""
+    """What can be done with the thing under the cursor, or with the instructions selected."""
     index = reading.index
-    target = index.at_offset(reading.offset(params.range.start))
+    start, end = reading.offset(params.range.start), reading.offset(params.range.end)
+    target = index.at_offset(start)
     out: list[types.CodeAction] = []
+    path = local_path(reading.uri)
     if target.instruction >= 0:
         name = index.name(target.instruction)
         out.extend(
             types.CodeAction(title, command=types.Command(title, command, arguments=[reading.uri, name, 0]))
             for title, command in _CROSS
-            if local_path(reading.uri) is not None
+            if path is not None
         )
+        out.extend(_explanations(reading, target.instruction))
+        inlined = inline(reading, target.instruction)
+        if inlined is not None:
+            out.append(inlined)
+    if end > start and (outlined := outline(reading, start, end)) is not None:
+        out.append(outlined)
+    for title, command in _WHOLE:
+        out.append(types.CodeAction(title, command=types.Command(title, command, arguments=[reading.uri])))
     if index.instruction_count > FULL_INSTRUCTIONS:
         return out
     wanted = _computation(reading, target.kind, target.refers_to, target.instruction, target.computation)
@@ -46,6 +65,23 @@ def actions(reading: Reading, params: types.CodeActionParams) -> list[types.Code
         out.extend(_extract(reading, wanted))
     out.extend(_remove_dead(reading))
     return out
+
+
+def _explanations(reading: Reading, i: int) -> Iterator[types.CodeAction]:
+    """Questions about one instruction, and the change that removes it where it is a copy."""
+    index = reading.index
+    name = index.name(i)
+    asked: list[tuple[str, str, list[str]]] = [(f"Tell all that is known of %{name}", "hloscope.why", [name])]
+    for user in index.users(i)[:_USERS]:
+        other = index.name(user)
+        asked.append((f"Explain why %{name} is not fused into %{other}", "hloscope.whyNotFused", [name, other]))
+    facts = None if reading.companion is None else reading.companion.facts
+    copied = None if facts is None else facts.copies.get(name)
+    if copied is not None and copied["remedy"] is not None:
+        title = f"Apply the change that removes this copy: {copied['remedy']}"
+        asked.append((title, "hloscope.applyRemedy", [copied["names"][0]]))
+    for title, command, names in asked:
+        yield types.CodeAction(title, command=types.Command(title, command, arguments=[reading.uri, *names]))
 
 
 def _computation(reading: Reading, kind: str, refers_to: int, instruction: int, inside: int) -> int | None:
@@ -112,6 +148,10 @@ FEATURE = Feature(
     actions,
     heavy=True,
     options=types.CodeActionOptions(
-        code_action_kinds=[types.CodeActionKind.QuickFix, types.CodeActionKind.RefactorExtract]
+        code_action_kinds=[
+            types.CodeActionKind.QuickFix,
+            types.CodeActionKind.RefactorExtract,
+            types.CodeActionKind.RefactorInline,
+        ]
     ),
 )

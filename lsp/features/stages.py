@@ -15,6 +15,7 @@ from lsprotocol import types
 from hloscope.core.dumps.directory import open_dump
 from hloscope.core.dumps.filenames import FileKind, parse_name
 from hloscope.core.errors import HloscopeError
+from hloscope.core.text.module_index import ModuleIndex
 from hloscope.core.views.run import find_definition
 
 if TYPE_CHECKING:
@@ -177,3 +178,23 @@ def in_stage(uri: str, name: str, which: Which) -> types.Location | None:
 def _location(file: str, line: int) -> types.Location:
     start = types.Position(line, 0)
     return types.Location(Path(os.path.abspath(file)).as_uri(), types.Range(start, start))
+
+
+def fusion_of(uri: str, name: str) -> types.Location | None:
+    """The fusion of the last stage that the instruction ended up in: what calls the computation that holds it, or the
+    instruction itself where that is the fusion. None where the last stage does not have it."""
+    place = dump_of(uri)
+    file = place.files[-1][0] if place is not None and place.files else local_path(uri)
+    if file is None:
+        return None
+    try:
+        with open(file, encoding="utf-8", errors="replace", newline="") as opened:
+            index = ModuleIndex.from_text(opened.read())
+    except OSError:
+        return None
+    i = index.find(name)
+    if i is None:
+        return None
+    callers = index.callers(index.computation_of(i))
+    found = next((one for one in callers if index.opcode(one) == "fusion"), i if index.opcode(i) == "fusion" else None)
+    return None if found is None else _location(file, index.line(found))

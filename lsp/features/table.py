@@ -63,6 +63,7 @@ COMMANDS: Mapping[str, Callable[[str, str], types.Location | None]] = {
     "hloscope.nextStage": lambda uri, name: stages.in_stage(uri, name, "next"),
     "hloscope.firstStage": lambda uri, name: stages.in_stage(uri, name, "first"),
     "hloscope.lastStage": lambda uri, name: stages.in_stage(uri, name, "last"),
+    "hloscope.openFusion": lambda uri, name: stages.fusion_of(uri, name),
 }
 """Commands that a client may run: (address, instruction) -> the place to show."""
 

@@ -65,6 +65,9 @@ class Client:
                 self.messages.append(message)
                 if "method" in message:
                     self.notifications.put(message)
+                    if "id" in message:
+                        # What the server asks of a client is granted.
+                        self.send({"jsonrpc": "2.0", "id": message["id"], "result": None})
                 else:
                     self._answers.setdefault(message["id"], queue.Queue()).put(message)
         except (OSError, ValueError):
@@ -113,14 +116,20 @@ class Client:
 
     # -------------------------------------------------------------- the usual
     def initialize(
-        self, encodings: list[str] | None = None, process: int | None = None, *, advice: bool = False
+        self,
+        encodings: list[str] | None = None,
+        process: int | None = None,
+        *,
+        advice: bool = False,
+        window: dict[str, Any] | None = None,
+        **settings: Any,
     ) -> dict[str, Any]:
         general = {"positionEncodings": encodings} if encodings else {}
         params = {
             "processId": process,
             "rootUri": None,
-            "capabilities": {"general": general},
-            "initializationOptions": {"advice": advice},
+            "capabilities": {"general": general, "window": window or {}},
+            "initializationOptions": {"advice": advice, **settings},
         }
         result = self.request("initialize", params)
         self.capabilities = result["capabilities"]
@@ -212,6 +221,22 @@ def shared() -> Iterator[Process]:
     process.client.notify("exit")
     assert process.wait() == 0
     assert process.log == ""
+
+
+@pytest.fixture(scope="module")
+def shared_with() -> Iterator[Callable[..., Process]]:
+    """Makes one initialized server with other settings for the tests of a module."""
+    running: list[Process] = []
+
+    def begin(**options: Any) -> Process:
+        process = Process()
+        process.client.initialize(**options)
+        running.append(process)
+        return process
+
+    yield begin
+    for process in running:
+        process.kill()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,175 @@
+"""Commands that take a while: the command line's answers, asked from the editor.
+
+Each runs ``hloscope …`` in a child process, shows that it is at work (``$/progress``), can be cancelled, and shows its answer
+as a text. A dump's stage is asked about in its dump; any other text as it is in the editor, saved or not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hloscope.core.errors import UsageError
+from hloscope.lsp.companion import ask, run_child
+from hloscope.lsp.features.stages import DumpPlace, dump_of, local_path
+
+_FILE_CHARACTERS = re.compile(r"[^\w.\-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a command is about."""
+
+    uri: str
+    path: str
+    """The dump's folder; else a file with the text as it is in the editor."""
+    place: DumpPlace | None
+    names: tuple[str, ...]
+    scratch: str
+    """A folder for what the command writes."""
+
+    @property
+    def module(self) -> list[str]:
+        """The option that chooses the module of a dump."""
+        return [] if self.place is None else ["--module", str(self.place.module)]
+
+    @property
+    def stem(self) -> str:
+        """The file's name without its endings."""
+        name = os.path.basename(local_path(self.uri) or "text.hlo")
+        return name.removesuffix(".txt").removesuffix(".hlo")
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a command came to."""
+
+    text: str
+    path: str
+    """The file that holds it, to be shown."""
+    data: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class LongCommand:
+    """One of them."""
+
+    title: str
+    arguments: Callable[[Subject], list[str]]
+    """Of ``hloscope``."""
+    seconds: float = 600
+    output: Callable[[Subject], str] | None = None
+    """The file that the command itself writes; None where its answer is what it prints."""
+    names: int = 0
+    """How many instruction names it needs."""
+
+
+def _other_stage(subject: Subject) -> list[str]:
+    if subject.place is None:
+        raise UsageError("the file is no stage of a dump")
+    return ["diff", subject.path, "--stage", str(subject.place.stage), *subject.module]
+
+
+def _reduced(subject: Subject) -> str:
+    return os.path.join(subject.scratch, f"{subject.stem}.reduced.hlo")
+
+
+LONG_COMMANDS: dict[str, LongCommand] = {
+    "hloscope.why": LongCommand(
+        "Tell all that is known of %{0}", lambda s: ["why", s.path, s.names[0], *s.module], names=1
+    ),
+    "hloscope.whyNotFused": LongCommand(
+        "Explain why %{0} is not fused into %{1}", lambda s: ["why", s.path, *s.names[:2], *s.module], names=2
+    ),
+    "hloscope.showBufferMap": LongCommand("Show the buffer map", lambda s: ["buffers", s.path, *s.module]),
+    "hloscope.showCopies": LongCommand("Show layout copies and their causes", lambda s: ["copies", s.path, *s.module]),
+    "hloscope.peekDiff": LongCommand("Show what the pass before this stage changed", _other_stage),
+    "hloscope.reduce": LongCommand(
+        "Reduce this module to a small one with the same fault",
+        lambda s: ["reduce", s.path, "-o", _reduced(s), "--force", *s.module],
+        seconds=3600,
+        output=_reduced,
+    ),
+    "hloscope.bisect": LongCommand(
+        "Find the pass after which the result is wrong", lambda s: ["bisect", s.path, *s.module], seconds=3600
+    ),
+}
+
+
+def subject_of(uri: str, names: tuple[str, ...], text: str | None, *, alone: bool = False) -> Subject:
+    """What a command on a file is about; `text` is the open text, None where it is not open.
+
+    `alone` takes the file itself even where it is in a dump. Raises UsageError for what is neither open nor on disk.
+    """
+    scratch = tempfile.mkdtemp(prefix="hloscope-")
+    place = None if alone else dump_of(uri)
+    if place is not None:
+        return Subject(uri, place.folder, place, names, scratch)
+    path = local_path(uri)
+    if text is None:
+        if path is None or not os.path.isfile(path):
+            raise UsageError(f"{uri} is neither open nor a file here")
+        return Subject(uri, path, None, names, scratch)
+    name = os.path.basename(path) if path is not None else "text.hlo"
+    copy = os.path.join(scratch, name)
+    Path(copy).write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
+    return Subject(uri, copy, None, names, scratch)
+
+
+async def run_long(command: LongCommand, subject: Subject) -> Answer:
+    """Run it to its end. Raises UsageError with the command's own line where it has no answer."""
+    if len(subject.names) < command.names:
+        raise UsageError("put the cursor on an instruction")
+    arguments = command.arguments(subject)
+    code, out, err = await run_child([sys.executable, "-m", "hloscope.core.cli.main", *arguments], command.seconds)
+    if code not in (0, 1):
+        raise UsageError(_last_line(err) or f"hloscope {arguments[0]} ended with {code}")
+    notes = "".join(f"{line}\n" for line in err.splitlines() if line.startswith("hloscope: note"))
+    if command.output is not None and os.path.exists(written := command.output(subject)):
+        return Answer(out + notes, written)
+    if command.output is not None or not (out or notes):
+        raise UsageError(_last_line(err) or _last_line(out) or f"hloscope {arguments[0]} had nothing to say")
+    words = "-".join([subject.stem, arguments[0], *subject.names])
+    path = os.path.join(subject.scratch, f"{_FILE_CHARACTERS.sub('_', words)[:120]}.log")
+    Path(path).write_text(out + notes, encoding="utf-8")
+    return Answer(out + notes, path)
+
+
+async def apply_remedy(subject: Subject, copy: str) -> Answer:
+    """The module before layout assignment with the change that removes a copy, in a file next to the dump's stages or the
+    text. Raises UsageError where no such change is known."""
+    module = "" if subject.place is None else str(subject.place.module)
+    found = await ask("remedy", subject.path, module, copy, seconds=600)
+    path = os.path.join(subject.scratch, f"{subject.stem}.without-{_FILE_CHARACTERS.sub('_', copy)}.hlo")
+    Path(path).write_text(found["text"], encoding="utf-8")
+    return Answer(found["change"], path, {"change": found["change"]})
+
+
+async def trace_kernels(path: str, *, interpret: bool, seconds: float) -> dict[str, Any]:
+    """``hloscope pallas`` on a file on disk: its JSON. The user's code runs in the child's child."""
+    import json
+
+    how = "--interpret" if interpret else "--trace"
+    command = [sys.executable, "-m", "hloscope.core.cli.main", "pallas", path, how, "--json"]
+    code, out, err = await run_child(command, seconds)
+    if code not in (0, 1):
+        raise UsageError(_last_line(err) or f"hloscope pallas ended with {code}")
+    found: Any = json.loads(out)
+    return found
+
+
+def dashboard(subject: Subject) -> list[str]:
+    """The command line that opens the dashboard here: for the editor's terminal, since it needs one."""
+    where = [] if subject.place is None else ["--stage", str(subject.place.stage)]
+    return ["hloscope", "open", subject.path, *subject.module, *where]
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("hloscope: note")]
+    return lines[-1].removeprefix("hloscope: ") if lines else ""

@@ -1,0 +1,176 @@
+"""What the dump around a stage knows, in hovers and findings, and commands that ask for more: progress and cancelling."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hloscope.core.text import load_module
+
+
+@pytest.fixture(scope="module")
+def dump(fixtures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dump")
+    for file in (fixtures / "dumps" / "cpu").iterdir():
+        shutil.copy(file, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stage(dump: Path) -> Path:
+    """The stage after layout assignment: its copies are all there."""
+    return next(dump.glob("*.0018.*"))
+
+
+@pytest.fixture(scope="module")
+def client(shared_with: Any, stage: Path) -> Iterator[Any]:
+    process = shared_with(
+        advice=True, refusedFusionBytes=1000, window={"workDoneProgress": True, "showDocument": {"support": True}}
+    )
+    process.client.open(stage.as_uri(), stage.read_text())
+    yield process.client
+    assert "Traceback" not in process.log
+
+
+@pytest.fixture(scope="module")
+def found(client: Any, stage: Path) -> list[dict[str, Any]]:
+    """The findings once the dump has been read."""
+    params = client.wait_for(
+        "textDocument/publishDiagnostics",
+        lambda p: any(one["code"] == "layout-copy-cause" for one in p["diagnostics"]),
+    )
+    assert params["uri"] == stage.as_uri()
+    return params["diagnostics"]
+
+
+def test_copies_and_refused_fusions_are_told_with_cause_and_both_ends(found: list[dict[str, Any]], stage: Path) -> None:
+    lines = stage.read_text().split("\n")
+    copies = [one for one in found if one["code"] == "layout-copy-cause"]
+    refused = [one for one in found if one["code"] == "fusion-refused"]
+    assert copies and refused
+    for one in copies:
+        assert " copy(" in lines[one["range"]["start"]["line"]]
+        assert "because" in one["message"] and "bytes" in one["message"]
+    assert any(one.get("relatedInformation") for one in copies)
+    assert all("bytes written and read again" in one["message"] for one in refused)
+    for one in (*copies, *refused):
+        for other in one.get("relatedInformation", ()):
+            name = other["message"].split()[0]
+            assert name in lines[other["location"]["range"]["start"]["line"]]
+
+
+def test_hover_says_who_made_it_what_it_costs_and_why_it_is_copied(
+    client: Any, found: list[dict[str, Any]], stage: Path
+) -> None:
+    copy = next(one for one in found if one["code"] == "layout-copy-cause")
+    where = copy["range"]["start"]
+    text = client.at("hover", stage.as_uri(), where["line"], where["character"])["contents"]["value"]
+    assert "made by layout-assignment" in text and "copied because" in text
+    assert "cost 0 flops" in text and "bytes read" in text
+
+
+def execute(client: Any, command: str, *arguments: Any) -> Any:
+    return client.request("workspace/executeCommand", {"command": f"hloscope.{command}", "arguments": list(arguments)})
+
+
+def test_a_question_shows_progress_and_its_answer(client: Any, stage: Path) -> None:
+    answer = execute(client, "showBufferMap", stage.as_uri())
+    assert "peak" in answer["text"].lower()
+    seen = [m for m in client.messages if m.get("method") == "$/progress"]
+    kinds = {m["params"]["value"]["kind"] for m in seen}
+    assert kinds == {"begin", "end"}
+    assert any(m["params"]["value"].get("title") == "Show the buffer map" for m in seen)
+    shown = client.wait_for("window/showDocument")
+    assert shown["uri"] == answer["uri"]
+
+
+def test_the_change_that_removes_a_copy_is_made_in_a_module_of_its_own(
+    client: Any, found: list[dict[str, Any]], stage: Path
+) -> None:
+    with_remedy = next(one for one in found if "To remove it" in one["message"])
+    where = with_remedy["range"]
+    params = {"textDocument": {"uri": stage.as_uri()}, "range": where, "context": {"diagnostics": []}}
+    actions = client.request("textDocument/codeAction", params)
+    action = next(one for one in actions if one["title"].startswith("Apply the change that removes this copy"))
+    command = action["command"]
+    answer = client.request(
+        "workspace/executeCommand", {"command": command["command"], "arguments": command["arguments"]}
+    )
+    text = Path(answer["uri"].removeprefix("file://")).read_text()
+    before = next(stage.parent.glob("*.0017.*")).read_text()
+    assert load_module(text).instruction_count == load_module(before).instruction_count
+    assert load_module(text).attrs["entry_computation_layout"] != load_module(before).attrs["entry_computation_layout"]
+
+
+def test_a_long_command_is_cancelled_either_way(client: Any, stage: Path) -> None:
+    def begun() -> Any:
+        params = client.wait_for(
+            "$/progress", lambda p: p["value"]["kind"] == "begin" and p["value"]["title"].startswith("Find the pass")
+        )
+        return params["token"]
+
+    arguments = {"command": "hloscope.bisect", "arguments": [stage.as_uri()]}
+    for way in ("progress", "request"):
+        number = client.ask("workspace/executeCommand", arguments)
+        token = begun()
+        started = time.monotonic()
+        if way == "progress":
+            client.notify("window/workDoneProgress/cancel", {"token": token})
+        else:
+            client.notify("$/cancelRequest", {"id": number})
+        message = client.raw_answer(number)
+        assert message["error"]["code"] == -32800, message
+        assert time.monotonic() - started < 10
+
+
+def test_faults_of_commands_are_one_line(client: Any, stage: Path) -> None:
+    for command, arguments in (
+        ("why", [stage.as_uri(), "no_such_instruction"]),
+        ("whyNotFused", [stage.as_uri(), "one"]),
+        ("showBufferMap", ["file:///nowhere.hlo"]),
+        ("applyRemedy", [stage.as_uri(), "no_such_copy"]),
+        ("traceKernels", ["file:///nowhere.py"]),
+    ):
+        number = client.ask(
+            "workspace/executeCommand", {"command": f"hloscope.{command}", "arguments": list(arguments)}
+        )
+        error = client.raw_answer(number)["error"]
+        assert "Traceback" not in error["message"] and "\n" not in error["message"], error
+
+
+def test_the_dashboard_is_a_command_for_the_terminal(client: Any, stage: Path) -> None:
+    command = execute(client, "openDashboard", stage.as_uri())["terminal"]
+    assert command[:3] == ["hloscope", "open", str(stage.parent)] and "--stage" in command
+
+
+def test_settings_turn_findings_down(client: Any, found: list[dict[str, Any]], stage: Path) -> None:
+    client.notify("workspace/didChangeConfiguration", {"settings": {"hloscope": {"refusedFusionBytes": 10**9}}})
+    params = client.wait_for(
+        "textDocument/publishDiagnostics",
+        lambda p: not any(one["code"] == "fusion-refused" for one in p["diagnostics"]) and p["diagnostics"],
+    )
+    assert any(one["code"] == "layout-copy-cause" for one in params["diagnostics"])
+    client.notify("workspace/didChangeConfiguration", {"settings": {"hloscope": {"advice": False}}})
+    client.wait_for("textDocument/publishDiagnostics", lambda p: p["diagnostics"] == [])
+    client.notify("workspace/didChangeConfiguration", {"settings": {"hloscope": {"advice": True}}})
+
+
+def test_kernels_are_traced_in_another_process(client: Any, fixtures: Path) -> None:
+    path = fixtures / "pallas" / "programs.py"
+    pytest.importorskip("jax")
+    client.open(path.as_uri(), path.read_text(), language="python")
+    assert execute(client, "traceKernels", path.as_uri()) > 0
+    params = client.wait_for(
+        "textDocument/publishDiagnostics", lambda p: p["uri"] == path.as_uri() and p["diagnostics"]
+    )
+    race = next(one for one in params["diagnostics"] if one["code"] == "parallel-write-race")
+    assert "o_ref" in path.read_text().split("\n")[race["range"]["start"]["line"]]
+    number = client.ask(
+        "workspace/executeCommand", {"command": "hloscope.traceKernels", "arguments": [path.as_uri(), 0.05]}
+    )
+    assert "seconds" in client.raw_answer(number)["error"]["message"]

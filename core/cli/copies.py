@@ -72,7 +72,9 @@ def _say_causes(rows: Sequence[CopyRow]) -> None:
             print("  moves no bytes: the layouts differ only in dimensions of size 1")
         if row.also:
             print(f"  goes on as {', '.join('%' + one for one in row.also)}")
-        if row.gone is not None:
+        if row.gone is not None and row.gone.endswith("/layout_normalization"):
+            print("  becomes a transpose in layout_normalization, which moves the same bytes")
+        elif row.gone is not None:
             print(f"  no longer there after {row.gone}")
         if row.remedy is not None:
             less = row.remedy.bytes_before - row.remedy.bytes_after

@@ -145,6 +145,8 @@ loop-schedule-linearizer buffers.loop_schedule_linearizer:LoopScheduleLinearizer
     reads of a loop's state before its writes
 map-inline passes.expand.elementary:MapInliner
     maps as plain operations
+move_copy_to_users layout.move_copy_to_users:MoveCopyToUsers
+    takes copies below operations that keep layouts
 multi_output_fusion fusion.gpu.multi_output_fusion:MultiOutputFusion
     kernels that read the same values as one with several results
 operand_upcaster passes.expand.contractions:OperandUpcaster

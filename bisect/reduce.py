@@ -15,6 +15,7 @@ from hloscope.bisect.putback import lay_open
 from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.stack_frames import StackFrames
+from hloscope.core.passes.call_inliner import CallInliner
 from hloscope.core.passes.context import PassContext
 from hloscope.core.passes.dce import HloDce
 from hloscope.core.passes.invariants import findings
@@ -70,7 +71,10 @@ class _Reducer:
 
     def run(self) -> Reduced:
         found = self._found
-        rounds = (self._plain, self._result, self._cut, self._bypass, self._open, self._sizes, self._unused)
+        rounds = (
+            self._plain, self._result, self._cut, self._bypass, self._open, self._inline, self._sizes, self._numbers,
+            self._types, self._merge, self._unused,
+        )  # fmt: skip
         while found.probes < self._budget:
             before = self._size()
             for one in rounds:
@@ -181,7 +185,10 @@ class _Reducer:
                     break
 
     def _resize(self, size: int, smaller: int) -> bool:
-        text = _resized(print_module(self._found.module), size, smaller)
+        return self._rewrite(f"{size} → {smaller}", _resized(print_module(self._found.module), size, smaller))
+
+    def _rewrite(self, what: str, text: str | None) -> bool:
+        """Try the module that another text of the same computations is."""
         if text is None:
             return False
 
@@ -192,7 +199,33 @@ class _Reducer:
             module.attrs = other.attrs
             return True
 
-        return self._try(f"{size} → {smaller}", edit)
+        return self._try(what, edit)
+
+    def _numbers(self) -> None:
+        """Trip counts and other whole numbers become 1: each that stands as a constant."""
+        for number in sorted({int(found[2]) for found in _COUNT.finditer(print_module(self._found.module))}):
+            if number > 1:
+                text = print_module(self._found.module)
+                self._rewrite(
+                    f"constant {number} → 1",
+                    _COUNT.sub(lambda one, n=number: f"{one[1]}1{one[3]}" if int(one[2]) == n else one[0], text),
+                )
+
+    def _types(self) -> None:
+        """Rarer element types give way to f32 and s32, everywhere at once."""
+        for rare, plain in _PLAIN_TYPES:
+            text = print_module(self._found.module)
+            changed = re.sub(rf"\b{rare}\[", f"{plain}[", text)
+            if changed != text:
+                self._rewrite(f"{rare} → {plain}", changed)
+
+    def _inline(self) -> None:
+        if any(one.opcode == "call" for one in self._found.module.instructions()):
+            self._try("calls inlined", lambda module: CallInliner().run(module, PassContext()))
+
+    def _merge(self) -> None:
+        """One parameter stands for all of its shape."""
+        self._chunks("one parameter for several", [one.name for one in self._found.module.entry.parameters], _share)
 
     def _unused(self) -> None:
         self._try("without unused parameters", _drop_parameters)
@@ -220,6 +253,17 @@ def _drop_parameters(module: HloModule) -> bool:
     for number, one in enumerate(entry.parameters):
         one.set_parameter_number(number)
     return bool(unused)
+
+
+def _share(module: HloModule, names: set[str]) -> bool:
+    """Parameters of those names give way to the first of their shape."""
+    hit = False
+    for one in module.entry.parameters:
+        first = next(other for other in module.entry.parameters if other.shape == one.shape)
+        if one.name in names and first is not one and one.user_count:
+            one.replace_all_uses_with(first)
+            hit = True
+    return hit
 
 
 def _drop_results(module: HloModule, chunk: set[str]) -> bool:
@@ -325,6 +369,12 @@ def _order(nodes: Iterable[HloInstruction]) -> list[HloInstruction]:
 
 
 # ---------------------------------------------------------------- sizes
+_COUNT = re.compile(r"([su](?:8|16|32|64)\[\](?:\{\})? constant\()(\d+)(\))")
+_PLAIN_TYPES = (
+    ("f64", "f32"), ("bf16", "f32"), ("f16", "f32"), ("s64", "s32"), ("s16", "s32"), ("s8", "s32"), ("u64", "u32"),
+    ("u16", "u32"), ("u8", "u32"),
+)  # fmt: skip
+"""A type, and what is tried in its place."""
 _SHAPE = re.compile(r"\b((?:pred|token|[suf]\d+\w*|bf16|c64|c128)\[)([\d,<=\s]+)(\])")
 _BOUNDS = re.compile(r"\b(slice=\{|dynamic_slice_sizes=\{|slice_sizes=\{|size=|padding=)([^}\s]*\}?)")
 _NUMBER = re.compile(r"\d+")

@@ -9,7 +9,14 @@ import pytest
 from hloscope.core.analysis.heap_placement import Chunk
 from hloscope.core.analysis.live_range import HloLiveRange
 from hloscope.core.buffers.assignment import assign_buffers
-from hloscope.core.buffers.hazards import Hazard, find_hazards, lost_donations, places_of
+from hloscope.core.buffers.hazards import (
+    Hazard,
+    control_edges,
+    find_hazards,
+    lost_donations,
+    order_hazards,
+    places_of,
+)
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.text import load_module
 from hloscope.core.views.run import load
@@ -128,3 +135,27 @@ def test_a_lost_donation_says_why() -> None:
     found = list(lost_donations(first, first))
     assert [(one.code, one.severity, one.instruction) for one in found] == [("donation_lost", "note", "a")]
     assert "no output has its size, 32 bytes" in found[0].message
+
+
+EDGE = """HloModule m
+ENTRY e {
+  p = f32[8]{0} parameter(0)
+  b = f32[8]{0} negate(p)
+  a = f32[8]{0} abs(p), control-predecessors={b}
+  ROOT t = (f32[8]{0}, f32[8]{0}) tuple(a, b)
+}
+"""
+
+
+def test_a_schedule_against_a_control_edge() -> None:
+    before = load_module(EDGE)
+    swapped = EDGE.replace("HloModule m", "HloModule m, is_scheduled=true").split("\n")
+    swapped[3], swapped[4] = swapped[4], swapped[3]
+    kept = load_module("\n".join(swapped))
+    assert [(one.code, one.instruction) for one in order_hazards(kept)] == [("order_lost", "a")]
+    dropped = load_module("\n".join(swapped).replace(", control-predecessors={b}", ""))
+    assert not list(order_hazards(dropped))
+    (found,) = order_hazards(dropped, control_edges(before))
+    assert (found.instruction, found.other_instruction, found.severity) == ("a", "b", "error")
+    right = load_module(EDGE.replace("HloModule m", "HloModule m, is_scheduled=true"))
+    assert not list(order_hazards(right, control_edges(before)))

@@ -104,3 +104,18 @@ def test_faults_are_one_line(
     path.write_text(LOOSE)
     code, _, err = run(capsys, "buffers", path, *arguments)
     assert code == 2 and said in err.splitlines()[-1] and err.splitlines()[-1].startswith("hloscope: ")
+
+
+def test_values_as_a_table(capsys: pytest.CaptureFixture[str], fixtures: Path) -> None:
+    dump = fixtures / "buffers" / "cpu_donated_sgd"
+    whole = answer(capsys, "buffers", dump)
+    count = sum(len(one["values"]) for one in whole["allocations"])
+    rows = answer(capsys, "buffers", dump, "--values")["rows"]
+    assert len(rows) == count and {"name", "size", "offset", "start", "end", "opcode"} <= set(rows[0])
+    found = answer(capsys, "buffers", dump, "--sort", "-size", "--limit", "2")
+    assert [one["size"] for one in found["rows"]] == sorted((one["size"] for one in rows), reverse=True)[:2]
+    assert found["truncated"]
+    kept = answer(capsys, "buffers", dump, "--filter", "kind=parameter and bytes>1")["rows"]
+    assert kept == [one for one in rows if one["kind"] == "parameter" and one["size"] > 1]
+    code, _, err = run(capsys, "buffers", dump, "--limit", "1", "--hazards")
+    assert code == 2 and "--hazards answers with more than a table" in err

@@ -115,3 +115,47 @@ def test_the_out_of_memory_message_of_a_tpu() -> None:
 def test_any_other_text_is_none() -> None:
     with pytest.raises(DumpError, match="no out-of-memory message"):
         read_oom("Traceback")
+
+
+RAY = "\x1b[2m\x1b[36m(Worker pid=489)\x1b[0m "
+
+
+def test_the_prefixes_of_a_logger_are_taken_off() -> None:
+    assert read_oom("\n".join(RAY + line for line in GPU_OOM.split("\n"))) == read_oom(GPU_OOM)
+    lines = enumerate(GPU_OOM.split("\n"))
+    bare = "\n".join(f"7{number}[2m[36m(Worker pid=489)[0m {line}" for number, line in lines)
+    assert read_oom(bare) == read_oom(GPU_OOM)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "used", "limit"),
+    [
+        ("RESOURCE_EXHAUSTED: Out of memory allocating 64000000000 bytes.", 64000000000, None, None),
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (33.5G)"
+            " exceeds available HBM (15.75G).", None, int(33.5 * 2**30), int(15.75 * 2**30),
+        ),
+        (
+            "W] Can't reduce memory use below 12.50GiB (13421772800 bytes) by rematerialization; only reduced to"
+            " 41.25GiB (44291850240 bytes), down from 60.00GiB (64424509440 bytes) originally",
+            None, int(41.25 * 2**30), int(12.5 * 2**30),
+        ),
+        ("Allocator (GPU_0_bfc) ran out of memory trying to allocate 28.00GiB (rounded to 1)", 28 << 30, None, None),
+    ],
+)  # fmt: skip
+def test_messages_of_one_sentence(text: str, wanted: int | None, used: int | None, limit: int | None) -> None:
+    found = read_oom(text)
+    assert (found.wanted, found.used, found.limit, found.buffers) == (wanted, used, limit, [])
+
+
+def test_the_breakdown_of_a_tpu() -> None:
+    head = "Ran out of memory in memory space hbm. Used 3.5G of 2.0G hbm.\n\nTotal hbm usage >= 4G:\n"
+    rows = (
+        "    reserved     512.00M\n    program        3.5G\n    arguments        0B\n    HLO temp   1.0G (100% used)\n"
+    )
+    assert read_oom(head + rows).stats == {
+        "reserved": 512 << 20,
+        "program": int(3.5 * 2**30),
+        "arguments": 0,
+        "HLO temp": 1 << 30,
+    }

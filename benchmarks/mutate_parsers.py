@@ -3,9 +3,9 @@
     python benchmarks/mutate_parsers.py DIR [--unit token] [--count 2000] [--seed 0] [--largest 40000] [--keep DIR]
 
 Each round takes a text below DIR and changes one token, byte or line: it is deleted, doubled, swapped with the next, or
-replaced by one that stands elsewhere or, a token or byte, by one from a list of likely mistakes. Counted are the texts on which the two disagree,
-either way, and those on which the reader raises. With ``--keep`` such texts are written to a folder. jaxlib runs in a
-child process, because some texts abort it; an abort counts as a refusal.
+replaced by one that stands elsewhere or, a token or byte, by one from a list of likely mistakes. Counted are the texts
+on which the two disagree, either way, and those on which the reader raises. With ``--keep`` such texts are written to
+a folder. jaxlib runs in a child process, because some texts abort it; an abort counts as a refusal.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from hloscope.core.errors import ParseError
 COMBINE = -(2**63)
 """The tile dimension printed ``*``: it merges with the next more minor dimension."""
 
-# Items after the colon, in the order in which XLA requires them; its parser goes on where a number's bracket stays open.
+# Items after the colon in the order that XLA requires; its parser goes on where a number's bracket stays open.
 _ITEMS = re.compile(
     r"(?:D\((?P<D>[^)]*)\))?"
     r"(?P<T>(?:T\([^)]*\)(?:\([^)]*\))*)?)"

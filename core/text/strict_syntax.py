@@ -114,7 +114,7 @@ def walk_untitled(at: Cursor) -> None:
         return
     after = at.following()
     if after.kind != "{":
-        raise ParseError(f"expected HloModule, ENTRY, or '=' behind a name, got {after.glance()}", column=after.start + 1)
+        after.fail(f"expected HloModule, ENTRY, or '=' behind a name, got {after.glance()}")
 
 
 def walk_computation_head(at: Cursor) -> None:

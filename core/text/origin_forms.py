@@ -45,8 +45,8 @@ def _origin_tree(at: Cursor) -> str:
             out.append(", ")
         elif at.kind == "{":
             out.append(original_array(at))
-        elif at.kind == "}" and not depth:
-            return "".join(out)
+        elif at.kind == "}":  # XLA does not mind parentheses that stay open
+            return "".join(out) + ")" * depth
         else:
             at.fail(f"expected an original value, got {at.glance()}")
 

@@ -143,7 +143,8 @@ def attribute_end(text: str, key: str, pos: int) -> int:
         end = brace_end(text, pos)
         if end > 0:
             return end
-    return value_end(text, pos)
+    end = value_end(text, pos)
+    return brace_end(text, pos) if end < 0 and key == "origin" and text.startswith("{", pos) else end
 
 
 def brace_end(text: str, pos: int) -> int:

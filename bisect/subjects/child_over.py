@@ -30,13 +30,20 @@ def execute(request: dict[str, Any]) -> dict[str, object]:
     native = client_module._xla
     with open(request["path"], encoding="utf-8") as file:
         text = file.read()
-    module = find(["jaxlib._hlo", native], "hlo_module_from_text")(text)
+    try:
+        module = find(["jaxlib._hlo", native], "hlo_module_from_text")(text)
+    except Exception as error:
+        return {"refused": " ".join(str(error).split())[:300]}
     proto = module.as_serialized_hlo_module_proto()
     mlir = native.mlir
-    if hasattr(mlir, "hlo_to_stablehlo"):
-        program = mlir.hlo_to_stablehlo(proto)
-    else:
-        program = mlir.xla_computation_to_mlir_module(native.XlaComputation(proto))
+    try:
+        if hasattr(mlir, "hlo_to_stablehlo"):
+            program = mlir.hlo_to_stablehlo(proto)
+        else:
+            program = mlir.xla_computation_to_mlir_module(native.XlaComputation(proto))
+    except Exception as error:
+        # The way in is at fault, not the compiler.
+        return {"refused": " ".join(str(error).split())[:300]}
     device = jax.local_devices(backend="cpu")[0]
     client = device.client
     options = client_module.CompileOptions()
@@ -84,7 +91,8 @@ def peak(loaded: Any) -> int | None:
     except Exception:
         return None
     parts = ("argument", "output", "temp")
-    return sum(getattr(stats, f"{part}_size_in_bytes") for part in parts) - stats.alias_size_in_bytes
+    total = sum(getattr(stats, f"{part}_size_in_bytes") for part in parts) - stats.alias_size_in_bytes
+    return total or None  # releases before 0.4.20 or so say 0 of everything
 
 
 main()

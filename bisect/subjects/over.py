@@ -89,6 +89,9 @@ class OverSearch:
             return Outcome("right" if value == first else "wrong", str(value))
 
         if first is None:
+            if measure != "result":
+                return  # a release without a result has nothing else either
+            answer.verdict = "cannot-tell"
             answer.evidence.append(f"jaxlib {self.versions[0]} gives no {measure}: {_say(self.prober.one(tasks[0]))}")
             return
         try:
@@ -193,9 +196,9 @@ class VersionTask:
             try:
                 said, results, peak = self.execute(folder)
             except CompileError as error:
-                # One that cannot be installed says nothing of the compiler.
-                kind = "unknown" if "cannot be installed" in error.message else "failed"
-                return Outcome(kind, error.message)
+                # One that cannot be installed, or given the module, says nothing of the compiler.
+                silent = any(said in error.message for said in ("cannot be installed", "cannot be given"))
+                return Outcome("unknown" if silent else "failed", error.message)
             counts = _counts(folder)
         told = {"said": said or "the expected result", "peak": peak, **counts}
         return Outcome("wrong" if said else "right", json.dumps(told), digest(*(one.tobytes() for one in results)))
@@ -234,6 +237,8 @@ class VersionTask:
                 said = last_line(errors.read_text("utf-8", "replace"))
                 raise CompileError(f"jaxlib {self.version} ended with status {status}: {said}")
             answer: dict[str, Any] = json.loads(answered.read_text("utf-8"))
+            if "refused" in answer:
+                raise CompileError(f"jaxlib {self.version} cannot be given the module: {answer['refused']}")
             with np.load(results, allow_pickle=False) as file:
                 arrays = [
                     npz.from_storage(file[f"a{number}"], from_dtype(np.dtype(_dtype(name))))

@@ -1,0 +1,278 @@
+"""Verdicts that a single probe cannot give: pairs, flaky results, what values hide, names, releases, kernels."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+import pytest
+
+from hloscope.bisect.journal import Journal
+from hloscope.bisect.oracles import make_oracle
+from hloscope.bisect.probing import Prober
+from hloscope.bisect.search import Outcome, single_cures
+from hloscope.bisect.subjects.core import CoreSearch, CoreSubject
+from hloscope.bisect.subjects.dump import DumpSearch
+from hloscope.bisect.subjects.xla import CommandSearch
+from hloscope.bisect.subjects.xla_names import check_name, disabled_in
+from hloscope.core.errors import UsageError
+from hloscope.core.hlo.instruction import HloInstruction
+from hloscope.core.hlo.module import HloModule
+from hloscope.core.passes.context import PassContext
+from hloscope.core.passes.flags import PassFlags
+from hloscope.core.passes.pipelines import transforms_pipeline
+from hloscope.core.passes.registry import Registry
+from hloscope.core.runtime.verdicts import ReplayOptions
+from hloscope.core.text import load_module
+from hloscope.core.views.run import load
+
+TEXT = """HloModule chain
+
+ENTRY %main (a: f32[4], b: f32[4]) -> f32[4] {
+  %a = f32[4]{0} parameter(0)
+  %b = f32[4]{0} parameter(1)
+  %c = f32[4]{0} subtract(%a, %b)
+  %d = f32[4]{0} multiply(%c, %b)
+  ROOT %e = f32[4]{0} exponential(%d)
+}
+"""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Leaves a note that another pass may believe; the values stay what they are."""
+
+    name = "note"
+    is_pipeline = False
+
+    def run(self, module: HloModule, ctx: PassContext) -> bool:
+        for node in [one for one in module.instructions() if one.opcode == "subtract"]:
+            with ctx.gate("note", node) as step:
+                if step:
+                    node.set_attr("frontend_attributes", '{commutes="yes"}')
+        return True
+
+
+@dataclass(frozen=True)
+class Believe:
+    """Swaps what is noted as commuting."""
+
+    name = "believe"
+    is_pipeline = False
+
+    def run(self, module: HloModule, ctx: PassContext) -> bool:
+        changed = False
+        for node in [one for one in module.instructions() if one.opcode in ("subtract", "multiply")]:
+            step = ctx.gate("believe", node)
+            if not step:
+                continue
+            operands = node.operands
+            if node.opcode == "subtract" and "frontend_attributes" in node.raw_attrs:
+                operands = operands[::-1]
+            step.done(node.parent.replace(node, HloInstruction(node.opcode, node.shape, operands)))
+            changed = True
+        return changed
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Turns exponentials into another function: a fault of its own."""
+
+    name = "halves"
+    is_pipeline = False
+
+    def run(self, module: HloModule, ctx: PassContext) -> bool:
+        for node in [one for one in module.instructions() if one.opcode == "exponential"]:
+            node.parent.replace(node, HloInstruction("tanh", node.shape, node.operands))
+        return True
+
+
+def search(passes: str, oracle: Any = None) -> Any:
+    registry = Registry()
+    for one in (Note, Believe, Halves):
+        registry.add_pass(one.name, one)
+    module = load_module(TEXT)
+    subject = CoreSubject(
+        module, "chain.hlo", lambda: transforms_pipeline(registry.make_all(passes), registry), registry, PassFlags()
+    )
+    return CoreSearch(subject, oracle or make_oracle("reference", module, None, 0)).run()
+
+
+def test_two_passes_that_are_wrong_only_together_are_a_pair() -> None:
+    answer = search("dce,note,cse,believe,dce")
+    assert answer.pair == ("transforms_pipeline/note:0", "transforms_pipeline/believe:0")
+    assert [(one.pass_name, one.instruction) for one in answer.culprits] == [("believe", "c")]
+    assert search("dce,note,cse,dce").verdict == "no-difference"
+    assert search("dce,believe,cse").verdict == "no-difference"
+
+
+def test_a_pass_that_is_wrong_by_itself_has_no_partner_and_hides_nobody() -> None:
+    alone = search("dce,note,halves,cse")
+    assert alone.pair == () and [one.pass_name for one in alone.culprits] == ["halves"]
+    both = search("note,believe,cse,halves,dce")
+    assert [one.pass_name for one in both.culprits] == ["believe", "halves"]
+
+
+def test_switches_that_cure_only_together_are_found_as_a_group() -> None:
+    names = [f"p{number}" for number in range(21)]
+
+    def off(group: Any) -> Outcome:
+        return Outcome("right" if {"p3", "p17"} <= set(group) else "wrong")
+
+    found, steps = single_cures(names, off, "passes off")
+    assert found == [("p3", "p17")] and len(steps) <= 48
+
+
+class Flaky:
+    """An oracle that says now this, now that, of a wrong module."""
+
+    name = "flaky"
+    evaluates = False
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def add_arrays(self, files: object) -> None:
+        """It has none."""
+
+    def judge(self, module: HloModule) -> Outcome:
+        """Wrong every second time."""
+        self.asked += 1
+        return Outcome("wrong" if self.asked % 2 else "right")
+
+
+def test_a_flaky_oracle_accuses_nobody() -> None:
+    answer = search("note,believe,dce", Flaky())
+    assert answer.verdict in ("not-deterministic", "no-difference", "cannot-tell", "wrong-input")
+    assert answer.culprits == [] or answer.verdict != "wrong-stage"
+
+
+def test_a_program_that_fails_now_and_then_is_not_deterministic(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    script = tmp_path / "program.py"
+    script.write_text(
+        f"import pathlib, sys\np = pathlib.Path({str(count)!r})\n"
+        "p.write_text((p.read_text() if p.exists() else '') + 'x')\nsys.exit(len(p.read_text()) % 2)\n"
+    )
+    with Journal.for_once() as journal:
+        answer = CommandSearch(f"{sys.executable} {script}", prober=Prober(journal)).run()
+    assert (answer.verdict, answer.culprits, answer.cures) == ("not-deterministic", [], [])
+    assert any("95 % confidence" in said for said in answer.evidence)
+
+
+# ---------------------------------------------------------------- what values hide
+STAGE = """HloModule m, entry_computation_layout={(f32[4,6]{1,0}, f32[4,6]{1,0})->(f32[4,6]{1,0}, f32[4,6]{1,0})}
+
+ENTRY %main (a: f32[4,6], b: f32[4,6]) -> (f32[4,6], f32[4,6]) {
+  %a = f32[4,6]{1,0} parameter(0)
+  %b = f32[4,6]{1,0} parameter(1)
+  %one = f32[4,6]{1,0} add(%a, %b)
+  %two = f32[4,6]{1,0} multiply(%a, %b), control-predecessors={%one}
+  %three = f32[4,6]{1,0} subtract(%two, %b)
+  ROOT %out = (f32[4,6]{1,0}, f32[4,6]{1,0}) tuple(%one, %three)
+}
+"""
+NAMES = (
+    "before_optimizations", "0001.p.after_layout-assignment.before_dce", "0002.p.after_dce.before_cse",
+    "0003.p.after_cse.before_x", "cpu_after_optimizations",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "instruction", "said"),
+    [
+        (", control-predecessors={%one}", "", "two", "nothing orders %two after %one"),
+        ("%two = f32[4,6]{1,0} multiply", "%two = f32[4,6]{0,1} multiply", "two", "layout"),
+        ("", "", None, ""),
+    ],
+)
+def test_orders_and_layouts_of_a_dump(tmp_path: Path, old: str, new: str, instruction: str | None, said: str) -> None:
+    for number, name in enumerate(NAMES):
+        text = STAGE.replace(old, new) if old and number >= 2 else STAGE
+        # Stages that differ in nothing but a name are told apart.
+        (tmp_path / f"module_0001.m.{name}.txt").write_text(text.replace("%three", f"%three.{number}"))
+    with load(str(tmp_path)) as run:
+        answer = DumpSearch(run, options=ReplayOptions(workers=1)).run()
+    if instruction is None:
+        assert (answer.verdict, answer.culprits) == ("no-difference", [])
+        return
+    assert answer.verdict == "wrong-stage"
+    assert (answer.culprits[0].pass_name, answer.culprits[0].instruction) == ("dce", instruction)
+    assert said in answer.culprits[0].sentence
+
+
+# ---------------------------------------------------------------- names
+def test_names_of_passes_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "module_0001.m.before_optimizations.txt").write_text(STAGE)
+    (tmp_path / "module_0001.m.0001.p.after_algsimp.before_odd-pass.txt").write_text(STAGE)
+    for known in ("algsimp", "odd-pass", "@3", "p/algsimp:0", "algsimp:1"):
+        check_name(known, str(tmp_path))
+    with pytest.raises(UsageError, match="no pass 'algsmip'") as raised:
+        check_name("algsmip", str(tmp_path))
+    assert "algsimp" in (raised.value.hint or "")
+    assert disabled_in(["--xla_foo=1", "--xla_disable_hlo_passes=a,b"]) == ["a", "b"]
+
+
+# ---------------------------------------------------------------- releases
+@pytest.mark.slow
+def test_the_first_release_that_changes_the_result_is_found(tmp_path: Path) -> None:
+    from hloscope.bisect.subjects.over import OverSearch
+    from hloscope.core.runtime.inputs import inputs_for
+
+    shift: str = run_path(str(Path(__file__).with_name("test_xla_subject.py")))["SHIFT"]
+    # "Releases" before 3 are the installed one with a pass off, which computes the right thing.
+    old = tmp_path / "python"
+    old.write_text(
+        f'#!/bin/sh\nXLA_FLAGS="$XLA_FLAGS --xla_disable_hlo_passes=fusion" exec {sys.executable} "$@"\n'
+    )
+    old.chmod(0o755)
+
+    def install(version: str) -> str:
+        return str(old) if int(version[0]) < 3 else sys.executable
+
+    module = load_module(shift)
+    versions = ["1.0", "2.0", "3.0", "4.0"]
+    answer = OverSearch(module, shift, "shift.hlo", inputs_for(module.entry), versions, install=install).run()
+    if not answer.changes:
+        pytest.skip("this jaxlib compiles it rightly")
+    change = next(one for one in answer.changes if one["measure"] == "result")
+    assert (change["before"], change["after"], change["was"], change["is"]) == ("2.0", "3.0", "right", "wrong")
+    assert answer.verdict == "unsafe-buffers" and not answer.culprits
+
+
+@pytest.mark.parametrize("spec", ["jax=0.6.0..0.7.0", "jaxlib=0.7.0", "jaxlib=0.7.0..0.6.0", "jaxlib"])
+def test_ranges_of_releases_that_cannot_be_read_are_one_line(spec: str) -> None:
+    from hloscope.bisect.subjects.versions import versions_between
+
+    with pytest.raises(UsageError):
+        versions_between(spec)
+
+
+# ---------------------------------------------------------------- kernels
+def test_the_choice_and_the_statement_of_a_kernel(fixtures: Path) -> None:
+    pytest.importorskip("jax")
+    from hloscope.bisect.subjects.pallas import PallasSearch
+    from hloscope.core.pallas.tracing import trace_file
+
+    path = str(fixtures / "pallas" / "wrong.py")
+    whole = trace_file(path)
+    lines = Path(path).read_text().split("\n")
+    expected = {
+        # function: verdict, fuel, what stands in the kernel's line
+        "read_early": ("not-deterministic", 1, "buf"),
+        "used_again_too_soon": ("not-deterministic", 3, "buf"),
+        "same_cell": ("not-deterministic", 1, "x_ref"),
+        "waits_for_nothing": ("compile-failure", None, "wait"),
+    }
+    for function, (verdict, fuel, words) in expected.items():
+        trace = replace(whole, programs=tuple(one for one in whole.programs if one.function == function))
+        answer = PallasSearch(trace).run()
+        (culprit,) = answer.culprits
+        assert (answer.verdict, culprit.fuel) == (verdict, fuel), function
+        assert culprit.line is not None and words in lines[culprit.line - 1], function
+        assert culprit.file == path
+        again = PallasSearch(trace).run()
+        assert again.culprits == answer.culprits, "the same seeds make the same choices"

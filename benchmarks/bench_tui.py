@@ -4,7 +4,7 @@
 
 Without --dump a synthetic dump is made in a temporary folder. The dashboard is driven without a terminal. "Answered" is
 the time until the key was handled and the screen drawn again; "shown" until what it asked for stands there too. Beside
-them is what ``diff`` takes on the files of one stage.
+them is what ``diff`` takes on the files of one stage. In brackets: processor time, all threads together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -31,6 +31,8 @@ from hloscope.tui.navigation import Place
 from hloscope.tui.widgets.line_pane import LinePane
 
 MOVES = 12
+Taken = tuple[float, float]
+"""Wall and processor seconds."""
 
 
 @contextmanager
@@ -51,83 +53,81 @@ async def shown(pilot: Pilot[None]) -> None:
     await pilot.pause()
 
 
-async def drawn(pilot: Pilot[None]) -> float:
-    """Seconds until the messages that are waiting were handled, drawing among them."""
-    started = time.perf_counter()
+async def drawn(pilot: Pilot[None]) -> None:
+    """Until the messages that are waiting were handled, drawing among them."""
     done = asyncio.Event()
     pilot.app.call_after_refresh(done.set)
     await done.wait()
-    return time.perf_counter() - started
 
 
-async def key(pilot: Pilot[None], name: str) -> float:
+class Clock:
+    """Wall and processor seconds since it was made; the latter also where other work shares the machine."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> Taken:
+        """Both."""
+        return time.perf_counter() - self._wall, time.process_time() - self._cpu
+
+
+async def key(pilot: Pilot[None], name: str) -> Taken:
     """Seconds from a key to the next drawing."""
-    started = time.perf_counter()
+    clock = Clock()
     pilot.app.simulate_key(name)
     await drawn(pilot)
-    return time.perf_counter() - started
+    return clock.read()
 
 
-async def moved(pilot: Pilot[None], name: str) -> None:
+async def moved(pilot: Pilot[None], name: str) -> Taken:
     """A key that goes to another stage, until what it changed is shown."""
+    clock = Clock()
     title = pilot.app.screen.query_one("#title", Static)
     before = str(title.content)
     pilot.app.simulate_key(name)
     while str(title.content) == before or any(one.is_running and one.group == "lines" for one in pilot.app.workers):
         await asyncio.sleep(0.001)
     await drawn(pilot)
+    return clock.read()
 
 
-async def measure(run: Run, started: float) -> None:
+async def measure(run: Run, started: Clock) -> None:
     """Drive it and print."""
     app = DashboardApp(run, start=Place("stages"))
     async with app.run_test(size=(160, 50)) as pilot:
         await drawn(pilot)
-        row("first paint (names of all passes)", time.perf_counter() - started)
-        busy = [await key(pilot, name) for name in ["j", "k"] * 10]
-        row("key answered while stages are read", statistics.median(busy), max(busy))
+        row("first paint (names of all passes)", [started.read()])
+        row("key answered while stages are read", [await key(pilot, name) for name in ["j", "k"] * 10])
         await shown(pilot)
-        row("every stage counted", time.perf_counter() - started)
-        first: list[float] = []
-        for _ in range(MOVES):
-            at = time.perf_counter()
-            await moved(pilot, "greater_than_sign")
-            first.append(time.perf_counter() - at)
-        row("move to a stage, first visit", statistics.median(first), max(first))
-        again: list[float] = []
-        for _ in range(MOVES - 1):
-            at = time.perf_counter()
-            await moved(pilot, "less_than_sign")
-            again.append(time.perf_counter() - at)
-        row("move to a stage, visited before", statistics.median(again), max(again))
+        row("every stage counted", [started.read()])
+        row("move to a stage, at once", [await moved(pilot, "greater_than_sign") for _ in range(MOVES)])
+        row("move to a stage, visited before", [await moved(pilot, "less_than_sign") for _ in range(MOVES - 1)])
         for _ in range(MOVES):
             await moved(pilot, "greater_than_sign")
-        ahead: list[float] = []
+        ahead: list[Taken] = []
         for _ in range(MOVES):
             await shown(pilot)
-            at = time.perf_counter()
-            await moved(pilot, "greater_than_sign")
-            ahead.append(time.perf_counter() - at)
-        row("first visit, the one before was looked at", statistics.median(ahead), max(ahead))
+            ahead.append(await moved(pilot, "greater_than_sign"))
+        row("move to a stage, once the last was looked at", ahead)
         app.screen.query_one("#pane", LinePane).focus()
         await pilot.press("t")
         await shown(pilot)
-        keys = [await key(pilot, name) for name in ["j"] * 20 + ["pagedown"] * 20 + ["G", "home"] * 5]
-        row("key answered in the text", statistics.median(keys), max(keys))
-        at = time.perf_counter()
+        keys = ["j"] * 20 + ["pagedown"] * 20 + ["G", "home"] * 5
+        row("key answered in the text", [await key(pilot, name) for name in keys])
+        clock = Clock()
         await pilot.press("1")
         await shown(pilot)
-        row("overview shown", time.perf_counter() - at)
-        keys = [await key(pilot, name) for name in ["l", "h"] * 10]
-        row("key answered on the overview", statistics.median(keys), max(keys))
+        row("overview shown", [clock.read()])
+        row("key answered on the overview", [await key(pilot, name) for name in ["l", "h"] * 10])
     kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"{'memory at most':<42} {kib / 1024:>10,.0f} MiB")
+    print(f"{'memory at most':<46} {kib / 1024:>8,.0f} MiB")
 
 
-def row(title: str, seconds: float, worst: float | None = None) -> None:
-    """One figure."""
-    more = f"   at worst {1000 * worst:,.0f} ms" if worst is not None else ""
-    print(f"{title:<42} {1000 * seconds:>10,.0f} ms{more}", flush=True)
+def row(title: str, taken: Sequence[Taken]) -> None:
+    """One figure: the median, the worst, and the processor's share of both."""
+    wall, cpu = ([1000 * one[at] for one in taken] for at in (0, 1))
+    worst = f"   at worst {max(wall):>6,.0f} ms ({max(cpu):,.0f} ms)" if len(taken) > 1 else ""
+    print(f"{title:<46} {statistics.median(wall):>8,.0f} ms ({statistics.median(cpu):,.0f} ms){worst}", flush=True)
 
 
 def plain_diff(folder: Path) -> None:
@@ -135,9 +135,10 @@ def plain_diff(folder: Path) -> None:
     files = sorted(folder.glob("*.after_*.txt"), key=lambda path: path.name.split(".")[2])
     pair = next(((a, b) for a, b in zip(files, files[1:], strict=False) if a.read_bytes() != b.read_bytes()), None)
     if pair is not None:
-        at = time.perf_counter()
+        clock = Clock()
         subprocess.run(["diff", *map(str, pair)], stdout=subprocess.DEVNULL, check=False)
-        row("diff on the files of a stage", time.perf_counter() - at)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        row("diff on the files of a stage", [(clock.read()[0], used.ru_utime + used.ru_stime)])
 
 
 def main() -> None:
@@ -150,7 +151,7 @@ def main() -> None:
     with dump_folder(given.dump, given.instructions, given.stages) as folder:
         size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
         print(f"{folder.name}: {size / 1e6:,.0f} MB")
-        started = time.perf_counter()
+        started = Clock()
         with load(str(folder)) as run:
             asyncio.run(measure(run, started))
         plain_diff(folder)

@@ -124,7 +124,17 @@ class StagesScreen(RunScreen):
             keep = next((row.index for row in self._rows if row.changed and row.index), 0)
         self._fill(keep, again=keep != self._stage)
         self.at(self.where())
+        if self._view == "diff" and self._stage is not None:
+            stage = self._stage
+            self.ask_core(
+                lambda work: self.run.events(pass_index=stage, limit=EVENTS), self._put_events, group="events"
+            )
         self._look_ahead()
+
+    def _put_events(self, events: list[EventRow]) -> None:
+        if self._view == "diff":
+            self._events, self._about = events, None
+            self._show_events()
 
     def _fill(self, keep: int | None, *, again: bool = True) -> None:
         table = self.query_one(StageTable)
@@ -285,7 +295,8 @@ class StagesScreen(RunScreen):
     def _make_diff(self, stage: int, width: int, work: Work) -> tuple[list[Line], list[EventRow]]:
         diff = self.run.diff(stage, cancelled=work.cancelled)
         lines = diff_lines(diff, side=width if self._side else 0, wrap=width if self._wrap else 0)
-        return lines, self.run.events(pass_index=stage, limit=EVENTS)
+        # A dump's events need every stage read: what changed is shown before that.
+        return lines, self.run.events(pass_index=stage, limit=EVENTS) if self._rows is not None else []
 
     def _title(self) -> str:
         if self._view == "why":

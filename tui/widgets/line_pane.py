@@ -83,6 +83,7 @@ class LinePane(ScrollView, can_focus=True):
         self._first: Sequence[int] = ()
         """Where folded: the number of the given line that each drawn one is part of."""
         self._pattern: re.Pattern[str] | None = None
+        self._base = Style()
         self.cursor = 0
         """0-based line under the cursor."""
 
@@ -211,15 +212,20 @@ class LinePane(ScrollView, can_focus=True):
             self.action_choose()
 
     # ---------------------------------------------------------------- drawing
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The visible lines; the pane's own style is worked out once for all of them."""
+        self._base = self.rich_style
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
         """One visible line, coloured when it is drawn."""
         left, top = self.scroll_offset
         at = top + y
         width = self.size.width
+        base = self._base
         if at >= len(self._lines):
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, base)
         line = self._lines[at]
-        base = self.rich_style
         if at == self.cursor:
             base += self.get_component_rich_style("pane--cursor" if self.has_focus else "pane--away", partial=True)
         segments: list[Segment] = []

@@ -17,7 +17,6 @@ from hloscope.core.analysis.device import load_device
 from hloscope.core.analysis.elementwise import is_generally_fusible
 from hloscope.core.analysis.real_compile import stages_around
 from hloscope.core.dumps.filenames import FileKind
-from hloscope.core.dumps.fusion_decisions import parse_fusion_dump
 from hloscope.core.errors import DumpError, HloscopeError, UsageError
 from hloscope.core.fusion.deciders import FUSION_PASSES, backend_of, decide
 from hloscope.core.fusion.groups import Group, recover_groups
@@ -305,14 +304,15 @@ def why_pair(
     """
     producer, consumer = producer.removeprefix("%"), consumer.removeprefix("%")
     backend = backend_of(target) if target is not None else (run.source.target or "")
-    report = run.report(FileKind.FUSION_DECISIONS) if target is None else None
     if backend not in ("cpu", "gpu"):
         backend = "tpu" if backend == "tpu" else "gpu" if _looks_like_gpu(run.stage_text(-1)) else "cpu"
     module, _ = _module_before(run, backend)
     device = None
     if backend == "gpu":
         device = _device(target, run.report(FileKind.TARGET_CONFIG))
-    shown = _shown(run, producer, consumer, report, target)
+    decided = fusion_report(run, target=target)
+    row = _row_of(decided.rows, producer, consumer)
+    shown = row if decided.how != "core" else None
     notes: list[str] = []
     ours: PairVerdict | None = None
     if backend != "tpu":
@@ -334,13 +334,20 @@ def why_pair(
             notes.append(note)
         if prove:
             tried = _proven(tried, producer, consumer, backend, notes)
-    return _facts(producer, consumer, shown, ours, tried, notes)
+    place: dict[str, object] = {} if row is None else {"step": row.step, "bytes": row.bytes}
+    return _facts(producer, consumer, shown, ours, tried, notes, place)
 
 
 def _facts(
-    producer: str, consumer: str, shown: FusionRow | None, ours: PairVerdict | None, tried: list[Flip], notes: list[str]
+    producer: str,
+    consumer: str,
+    shown: FusionRow | None,
+    ours: PairVerdict | None,
+    tried: list[Flip],
+    notes: list[str],
+    place: Mapping[str, object],
 ) -> PairFacts:
-    numbers: dict[str, object] = dict(ours.numbers) if ours is not None else {}
+    numbers: dict[str, object] = {**(ours.numbers if ours is not None else {}), **place}
     if shown is None:
         assert ours is not None
         return PairFacts(
@@ -368,15 +375,8 @@ def _facts(
     )  # fmt: skip
 
 
-def _shown(run: Run, producer: str, consumer: str, report: str | None, target: str | None) -> FusionRow | None:
-    """What the run itself says about a pair; None where it is a program that nobody has compiled."""
-    if target is not None or (report is None and len(run) <= 1 and not run.events(type="fusion_decision", limit=1)):
-        return None
-    if report is not None:
-        rows = [_row(one) for one in parse_fusion_dump(report)]
-    else:
-        found = fusion_report(run)
-        rows = list(found.rows)
+def _row_of(rows: Sequence[FusionRow], producer: str, consumer: str) -> FusionRow | None:
+    """The decision of a report that settles a pair, also where either is part of a fusion by then."""
     holds: dict[str, set[str]] = {}
     last: FusionRow | None = None
     gone = False

@@ -12,6 +12,7 @@ from hloscope.core.analysis.agreement import Agreement, Section
 from hloscope.core.buffers.assignment import assign_buffers, backend_of
 from hloscope.core.buffers.copy_insertion import add_copies, add_special_case_copies, remove_unnecessary_copies
 from hloscope.core.buffers.deep_copy import clean_up
+from hloscope.core.buffers.late_copies import PostSchedulingCopyInsertion
 from hloscope.core.buffers.report_text import (
     buffer_assignment_text,
     live_range_text,
@@ -28,6 +29,7 @@ from hloscope.core.dumps.buffer_reports import (
 from hloscope.core.dumps.buffer_reports_order import computation_names
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import DumpError
+from hloscope.core.passes.context import PassContext
 
 if TYPE_CHECKING:
     from hloscope.core.analysis.real_compile import RealCompile
@@ -55,6 +57,7 @@ def audit(compile_: RealCompile) -> Section:
         figures["live_ranges"] = compare_ranges(compile_.label, assignment, ranges)
     figures |= compare_reports(compile_, assignment)
     figures |= compare_copies(compile_, notes)
+    figures |= compare_late_copies(compile_)
     return Section(figures, tuple(notes))
 
 
@@ -214,6 +217,30 @@ def compare_copies(compile_: RealCompile, notes: list[str]) -> dict[str, Agreeme
             equal=ours == real,
         )
     return figures
+
+
+def compare_late_copies(compile_: RealCompile) -> dict[str, Agreement]:
+    """XLA:GPU's second removal, after scheduling, on the stages around it: copies, and where they stand."""
+    around = [
+        next((stage for stage in compile_.stages if stage.pipeline == name), None)
+        for name in ("scheduled-gpu-module", "post-scheduler-xla-transforms")
+    ]
+    if around[0] is None or around[1] is None:
+        return {}
+    module, real = compile_.module(around[0].index), compile_.module(around[1].index)
+    PostSchedulingCopyInsertion().run(module, PassContext(target="gpu"))
+    found = Agreement()
+    for computation in real.computations:
+        twin = module.find_computation(computation.name)
+        ours, theirs = ([] if one is None else [_plain(node) for node in one] for one in (twin, computation))
+        if "copy" in ours or "copy" in theirs:
+            found.add(f"{compile_.label}: {computation.name}", ours, theirs)
+    return {"copies_after_scheduling": found} if found.total else {}
+
+
+def _plain(node: HloInstruction) -> str:
+    """A copy's name depends on how many there were before."""
+    return "copy" if node.opcode == "copy" else node.name
 
 
 def copy_signature(module: HloModule) -> Counter[str]:

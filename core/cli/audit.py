@@ -24,6 +24,7 @@ SECTIONS: Mapping[str, str] = {
     "layout": "hloscope.core.layout.audit:audit",
     "fusion": "hloscope.core.fusion.audit:audit",
     "buffers": "hloscope.core.buffers.audit:audit",
+    "schedule": "hloscope.core.schedule.audit:audit",
 }
 """Section -> ``module:function`` that compares one room's decisions with a dump."""
 
@@ -96,14 +97,14 @@ def _show(answer: Mapping[str, Mapping[str, Agreement] | None], notes: list[str]
 
 
 def _lines(answer: Mapping[str, Mapping[str, Agreement] | None]) -> Iterator[str]:
-    yield f"{'section':<9}{'figure':<22}{'agree':>9}{'of':>9}{'share':>10}"
+    yield f"{'section':<9}{'figure':<26}{'agree':>9}{'of':>9}{'share':>10}"
     for name, figures in answer.items():
         if figures is None:
             yield f"{name:<9}nothing to compare"
             continue
         for key, found in figures.items():
             share = "-" if found.share is None else f"{found.share:.2%}"
-            yield f"{name:<9}{key:<22}{found.agree:>9,}{found.total:>9,}{share:>10}"
+            yield f"{name:<9}{key:<26}{found.agree:>9,}{found.total:>9,}{share:>10}"
             for one in found.first_disagreements:
                 why = f"  ({one.note})" if one.note else ""
                 yield f"    {one.subject}: ours {one.ours}, real {one.real}{why}"

@@ -2,7 +2,8 @@
 
 The stage before the pass goes through ours and is compared, instruction by instruction, with the real stage after it.
 Instructions are matched by name; those that the pass itself made (copies, and the tuples around them) by what they
-stand between, because their names depend on names that earlier passes have used up.
+stand between, because their names depend on names that earlier passes have used up. The passes behind it are
+replayed as well (`audit_passes`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.agreement import Agreement, Section
+from hloscope.core.layout.audit_passes import audit_passes
 from hloscope.core.layout.match import Key, added
 from hloscope.core.layout.orders import order_of, show_shape
 from hloscope.core.layout.replay import Replay, replays
@@ -36,6 +38,7 @@ def audit(compile_: RealCompile) -> Section:
     for replay in replays(compile_):
         _compare(figures, replay)
         notes += replay.notes
+    figures.update(audit_passes(compile_))
     return Section({name: found for name, found in figures.items() if found.total}, tuple(notes))
 
 

@@ -7,12 +7,13 @@ them failed.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import HloscopeError, VerifyError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from hloscope.core.hlo.module import HloModule
 
@@ -40,7 +41,29 @@ def first_fault(module: HloModule) -> str | None:
     except HloscopeError as error:
         return error.message
     if not found:
-        return None
+        return _without_callee(module)
     one = found[0]
     where = f"%{one.instruction}: " if one.instruction else f"%{one.computation}: " if one.computation else ""
     return f"{where}{' '.join(one.message.split())}"
+
+
+CALLEES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "call": ("to_apply",),
+        "conditional": ("true_computation", "branch_computations"),
+        "fusion": ("calls",),
+        "reduce": ("to_apply",),
+        "sort": ("to_apply",),
+        "while": ("body",),
+    }
+)
+"""Opcode -> attributes of which one must name a computation."""
+
+
+def _without_callee(module: HloModule) -> str | None:
+    """A call without its computation, which the verifier leaves to the reader."""
+    for one in module.instructions():
+        wanted = CALLEES.get(one.opcode)
+        if wanted is not None and not any(one.called.get(name) for name in wanted):
+            return f"%{one.name}: a {one.opcode} needs {' or '.join(wanted)}"
+    return None

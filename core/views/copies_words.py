@@ -74,8 +74,8 @@ def _what_moves(copy: HloInstruction) -> str:
     a, b = source.layout, target.layout
     if a is not None and b is not None and a.minor_to_major != b.minor_to_major:
         old, new = a.minor_to_major[0], b.minor_to_major[0]
-        if old != new:
-            sizes = target.dimensions
+        sizes = target.dimensions
+        if old != new and max(old, new) < len(sizes):
             out.append(f"the fastest dimension was {old} (size {sizes[old]}) and becomes {new} (size {sizes[new]})")
         else:
             out.append(f"dimension {old} stays the fastest, the slower ones change places")

@@ -366,6 +366,7 @@ def test_what_cannot_be_laid_out_is_said() -> None:
         (("a = f32[4,6]{1,0} parameter(0)", "ROOT r = f32[6,4]{1,0} transpose(a), dimensions={1,7}"), "r: "),
         (("a = f32[4,6]{1,0} parameter(0)", "ROOT r = f32[4,2]{1,0} concatenate(a), dimensions={5}"), "r: "),
         (("a = f32[4,6]{1,0} parameter(0)", "ROOT r = f32[4,6]{1,0} while(a)"), "r"),
+        (("a = f32[4,6]{1,0} parameter(0)", "ROOT r = f32[4,6]{1,0} call(a), calls=e"), "r"),
     ],
 )
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])

@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hloscope.core.analysis.real_compile import DumpCompile
+from hloscope.core.dumps.directory import open_dump
 from hloscope.core.hlo.hashing import structural_hash
 from hloscope.core.hlo.module import HloModule
+from hloscope.core.layout.audit_passes import audit_passes
 from hloscope.core.layout.normalization import LayoutNormalization
 from hloscope.core.ledger.declare import Event
 from hloscope.core.ledger.events import RewriteDecision
@@ -275,3 +278,10 @@ def test_what_does_not_fit_is_refused_with_its_reason(body: str, code: str) -> N
 
 def test_it_goes_by_xlas_name() -> None:
     assert Registry().make("layout_normalization") == LayoutNormalization()
+
+
+def test_the_audit_counts_what_agrees(corpus: Path) -> None:
+    with open_dump(str(corpus / "gpu" / "layout_heavy" / "dump")) as dump:
+        figures = audit_passes(DumpCompile(dump.select(None)[0]))
+    assert set(figures) == {"reshape_decomposer", "normalization"}
+    assert all(one.total > 30 and one.agree == one.total for one in figures.values())

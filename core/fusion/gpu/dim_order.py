@@ -65,6 +65,15 @@ class DimensionOrder:
             order.fragments.append(Fragment(dim, shape.dimensions[dim]))
         return order
 
+    def first_stride(self, label: int) -> int | None:
+        """Elements between neighbours in the fastest piece of a dimension that has more than one element."""
+        stride = 1
+        for one in self.fragments:
+            if one.label == label and one.count > 1:
+                return stride
+            stride *= one.count
+        return None
+
     def iteration(self) -> Hashable:
         """What distinguishes two ways to walk an array; equal ones share one read."""
         found: dict[int, list[list[int | tuple[int, ...]]]] = {}

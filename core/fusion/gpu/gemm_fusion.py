@@ -17,7 +17,7 @@ from hloscope.core.analysis.cost import shape_bytes
 from hloscope.core.analysis.device import load_device
 from hloscope.core.fusion.decision import ALLOWED, Decision
 from hloscope.core.fusion.gpu.dim_order import NO_SPLIT, DimensionOrder, DotProperties, Orders, combine, propagate
-from hloscope.core.fusion.gpu.gemm_worth import into_input, into_output
+from hloscope.core.fusion.gpu.gemm_worth import four_bit_refusal, into_input, into_output
 from hloscope.core.fusion.gpu.priority_fusion import fusible_computations
 from hloscope.core.fusion.gpu.triton_gemm_support import (
     ANY_MATMUL_ALGORITHMS,
@@ -119,10 +119,10 @@ class _Dot:
             self._emit(self._dot, (), refused)
             return False
         output = self._grow()
-        pure = self._pure_refusal()
-        if not pure:
-            self._emit(self._dot, (), pure)
-            return False
+        for refused in (four_bit_refusal(self._dot, self._inputs), self._pure_refusal()):
+            if not refused:
+                self._emit(self._dot, (), refused)
+                return False
         step = self._ctx.gate("fuse", self._dot)
         if not step:
             return False

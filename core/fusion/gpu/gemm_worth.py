@@ -159,3 +159,59 @@ def _nobody_else(one: HloInstruction) -> bool:
     if one.is_root:
         return True
     return one.user_count == 1 and one.users[0].is_root and one.users[0].opcode == "tuple"
+
+
+# ---------------------------------------------------------------- four-bit integers
+def four_bit_refusal(dot: HloInstruction, sources: list[HloInstruction]) -> Decision:
+    """Four-bit parameters may not be read along the batch; asked only where the way to every parameter is known.
+
+    `sources` are what the fusion reads. Source: ``openxla/xla:xla/service/gpu/triton_fusion_analysis.cc
+    #IsBatchDimMinorForInt4Parameter``.
+    """
+    if not any(one.shape.element_type == "s4" for one in sources):
+        return ALLOWED
+    refused: HloInstruction | None = None
+    for side, name in enumerate(("lhs", "rhs")):
+        batch = dot.attr(f"{name}_batch_dims") or ()
+        read = _parameters(dot.operand(side), DotProperties(-1, -1, 1))
+        if read is None:
+            return ALLOWED
+        for parameter, order in read.items():
+            if batch and parameter.shape.element_type == "s4" and order.first_stride(batch[0]) == 1:
+                refused = parameter
+    one = dot
+    order = DimensionOrder.of(dot.shape)
+    while not one.is_root:
+        if one.user_count != 1:
+            return ALLOWED
+        user = one.users[0]
+        passed = propagate(user, order, DotProperties(-1, -1, 1), to_operands=False)
+        if isinstance(passed, Decision):
+            return ALLOWED
+        one, order = user, passed[0][user]
+    if refused is None:
+        return ALLOWED
+    return Decision.forbid(
+        "Fusion is not possible because the parameter with the type S4 has minor batch dimension.",
+        "another layout of the parameter",
+        parameter=refused.name,
+    )
+
+
+def _parameters(start: HloInstruction, properties: DotProperties) -> Orders | None:
+    """How each parameter behind an operand is read; None where that is not known for one of them."""
+    found: Orders = {}
+    orders: Orders = {start: DimensionOrder.of(start.shape)}
+    queue = [start]
+    for one in queue:
+        if one.opcode == "parameter":
+            found[one] = orders[one]
+            continue
+        passed = propagate(one, orders[one], properties, to_operands=True)
+        if isinstance(passed, Decision):
+            return None
+        for operand, order in passed[0].items():
+            if operand not in orders:
+                orders[operand] = order
+                queue.append(operand)
+    return found

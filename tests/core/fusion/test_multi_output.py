@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from hloscope.core.analysis.device import load_device
 from hloscope.core.fusion.deciders import DecisionList
+from hloscope.core.fusion.gpu.multi_output_fusion import run_multi_output_fusion
+from hloscope.core.fusion.gpu.user_orders import after_cse
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.hlo.verifier.verify import verify
 from hloscope.core.ledger.events import FusionDecision
@@ -81,6 +84,30 @@ def test_siblings_become_one_kernel() -> None:
     assert several(module) == [["negate", "add"]]
     assert [one.verdict for one in decisions] == ["fused"]
     assert [one.operand_count for one in module.entry.instructions if one.opcode == "fusion"] == [2]
+
+
+def test_the_order_of_users_decides_who_takes_whom() -> None:
+    text = f"{HEAD}ENTRY e {{\n{SIBLINGS}\n}}\n"
+    found: list[list[str]] = []
+    for order in (["a", "b"], ["b", "a"]):
+        module = load_module(text)
+        run_multi_output_fusion(module, PassContext(target="gpu"), load_device(), {"p": order})
+        (kernel,) = [one for one in module.entry.instructions if one.opcode == "fusion"]
+        found.append([kernel.name, *(one.opcode for one in kernel.callee().root.operands)])
+    assert found == [["a", "negate", "add"], ["b", "add", "negate"]]
+
+
+def test_merging_cse_twins_appends_their_users() -> None:
+    module = load_module("""HloModule m
+      ENTRY e { p = f32[8]{0} parameter(0)
+        a = f32[8]{0} abs(p)
+        b = f32[8]{0} abs(p)
+        x = f32[8]{0} exponential(a)
+        y = f32[8]{0} negate(b)
+        z = f32[8]{0} cosine(p)
+        ROOT t = (f32[8]{0}, f32[8]{0}, f32[8]{0}) tuple(x, y, z) }""")
+    users = {"p": ["b", "a", "z"], "a": ["x"], "b": ["y"]}
+    assert after_cse(module, users) == {"p": ["z", "a"], "a": ["x", "y"], "b": []}
 
 
 def test_fuel_stops_before_the_merge() -> None:

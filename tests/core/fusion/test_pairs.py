@@ -84,6 +84,18 @@ def test_a_recorded_verdict_counts_more_than_ours(fixtures: Path) -> None:
         assert (facts.verdict, facts.origin) == ("fused", "xla")
 
 
+def test_a_pair_has_the_step_and_the_bytes_of_its_row(fixtures: Path) -> None:
+    with load(str(fixtures / "dumps" / "gpu_narrow")) as run:
+        rows = fusion_report(run).rows
+        pairs = [(row.producer, name) for row in rows if row.verdict != "fused" for name in row.consumers][:40:8]
+        assert len(pairs) > 2
+        for pair in pairs:
+            facts = why_pair(run, *pair, tries=False)
+            row = next(one for one in rows if one.step == facts.numbers["step"] and one.producer == pair[0])
+            assert facts.numbers["bytes"] == row.bytes
+            assert (facts.verdict == "fused") == (row.verdict == "fused")
+
+
 def test_refusals_come_first_by_what_they_cost(fixtures: Path) -> None:
     result = CliRunner().invoke(fusion_command, [str(fixtures / "dumps" / "gpu_narrow"), "--json"])
     answer = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""A real Neovim, set up as docs/lsp.md says, opens a real dump stage, shows its errors, hovers and jumps."""
+"""A real Neovim, set up as docs/editors/neovim.md says, opens a real dump stage, shows its errors, hovers and jumps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ finish()
 
 @pytest.mark.skipif(shutil.which("nvim") is None, reason="no Neovim here")
 def test_neovim_opens_hovers_jumps_and_shows_errors(tmp_path: Path, root: Path) -> None:
-    page = (root / "docs" / "lsp.md").read_text()
+    page = (root / "docs" / "editors" / "neovim.md").read_text()
     block = re.search(r"```lua\n(.*?)```", page, re.S)
     assert block is not None
     (tmp_path / "init.lua").write_text(block[1])

@@ -38,7 +38,9 @@ def audit(compile_: RealCompile) -> Section:
     for replay in replays(compile_):
         _compare(figures, replay)
         notes += replay.notes
-    figures.update(audit_passes(compile_))
+    later, more = audit_passes(compile_)
+    figures.update(later)
+    notes += more
     return Section({name: found for name, found in figures.items() if found.total}, tuple(notes))
 
 

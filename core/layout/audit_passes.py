@@ -21,7 +21,7 @@ from hloscope.core.passes.context import PassContext
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hloscope.core.analysis.real_compile import RealCompile
+    from hloscope.core.analysis.real_compile import PassPair, RealCompile
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.passes.interface import HloPass
@@ -40,23 +40,36 @@ Key = tuple[str, int]
 """Computation, and what an instruction computes."""
 
 
-def audit_passes(compile_: RealCompile) -> dict[str, Agreement]:
-    """Replay the passes wherever the dump shows one from both sides."""
+def audit_passes(compile_: RealCompile) -> tuple[dict[str, Agreement], list[str]]:
+    """Replay the passes wherever the dump shows one from both sides; notes say what could not be compared."""
     figures: dict[str, Agreement] = {}
+    notes: list[str] = []
     for figure, (one, times) in PASSES.items():
         try:
             around = stages_around(compile_, one.name)
         except DumpError:
             continue
+        shown = [pair for pair in around if _is_input(compile_, pair)]
+        if len(shown) < len(around):
+            notes.append(f"{len(around) - len(shown)} runs of {one.name} without the stage just before them")
         found = figures.setdefault(figure, Agreement())
-        for pair in around:
+        for pair in shown:
             ours, real = compile_.module(pair.before.index), compile_.module(pair.after.index)
             ctx = PassContext(target="gpu")
             for _ in range(times):
                 if not one.run(ours, ctx):
                     break
             _compare(found, ours, real)
-    return figures
+    return figures, notes
+
+
+def _is_input(compile_: RealCompile, pair: PassPair) -> bool:
+    """Whether the stage before is what the pass saw: its file says so, or the pipeline was dumped from its start."""
+    before, after = pair.before, pair.after
+    return before.next_pass == after.pass_name or any(
+        stage.pipeline == after.pipeline and stage.pass_name == "pipeline-start"
+        for stage in compile_.stages[: before.index + 1]
+    )
 
 
 def _compare(figure: Agreement, ours: HloModule, real: HloModule) -> None:

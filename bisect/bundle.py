@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import re
+from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import UsageError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _METADATA = re.compile(r",\s*metadata=\{(?:[^{}\"]|\"(?:[^\"\\]|\\.)*\"|\{[^{}]*\})*\}")
 _FRONTEND = re.compile(r",\s*frontend_attributes=\{(?:[^{}\"]|\"(?:[^\"\\]|\\.)*\"|\{[^{}]*\})*\}")
+_PATH = re.compile(r"(?<![\w.<>:/])(?:~|\.{1,2})?(?:/[\w.@+-]+){2,}")
+"""A path of two folders and more; what is left of it is the file's name."""
 _TABLES = re.compile(r"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:\d+ .*\n)*\n?", re.M)
 
 JAX = '''"""Compiles module.hlo with the installed XLA:CPU and compares its results with expected.npz."""
@@ -68,15 +71,20 @@ def write_bundle(
             out.write(text)
         written.append(name)
 
-    for name, text in answer.texts.items():
-        put(name, redacted(text) if redact else text)
+    texts = {name: redacted(text) if redact else text for name, text in answer.texts.items()}
+    for name, text in texts.items():
+        put(name, text)
+    if {"before.hlo", "after.hlo"} <= set(texts):
+        before, after = (texts[name].splitlines() for name in ("before.hlo", "after.hlo"))
+        put("change.diff", "\n".join(unified_diff(before, after, "before.hlo", "after.hlo", lineterm="", n=2)) + "\n")
     for name, (inputs, outputs) in answer.arrays.items():
         npz.write(os.path.join(folder, name), inputs=inputs, outputs=outputs)
         written.append(name)
     if "module.hlo" in answer.texts and {"inputs.npz", "expected.npz"} <= set(answer.arrays):
         put("repro.py", JAX)
     put("environment.json", json.dumps(_environment(source), indent=1) + "\n")
-    put("report.md", "\n".join(report(answer, source, words, written)) + "\n")
+    said = "\n".join(report(answer, source, words, written)) + "\n"
+    put("report.md", _PATH.sub(lambda found: found[0].rsplit("/", 1)[1], said) if redact else said)
     return written
 
 
@@ -122,6 +130,11 @@ def report(
         yield "- without hloscope: `python repro.py` (jax on CPU)"
     if "module.hlo" in files:
         yield "- XLA's own tools: `run_hlo_module --platform=CPU --reference_platform=Interpreter module.hlo`"
+    if "before.hlo" in files and answer.verdict == "wrong-stage" and not any(one.fuel for one in answer.culprits):
+        for name in dict.fromkeys(one.pass_name for one in answer.culprits):
+            yield f"- the one pass: `hlo-opt --passes={name} before.hlo`, and compare with `after.hlo`"
+    if "change.diff" in files:
+        yield "- `change.diff`: what the stage changed"
     yield ""
     yield "## Probes"
     yield "| level | range | tried | outcome |"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sys
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -244,8 +246,13 @@ def _search_core(
     recipe = Recipe(given.text, given.path, passes, pipeline, tuple(texts), disabled, target)
     subject = recipe.subject(registry)
     judge = make_oracle(given.oracle, subject.module, given.args_path, given.seed)
-    answer = CoreSearch(subject, judge, ledger, ending.force, _progress(), probes).run()
-    return _finish(answer, given.source, given.line, ending)
+    with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
+        kept = ledger or (os.path.join(folder, "run.ledger") if ending.bundle is not None else None)
+        answer = CoreSearch(subject, judge, kept, ending.force, _progress(), probes).run()
+        code = _finish(answer, given.source, given.line, ending)
+        if ending.bundle is not None and ledger is None and kept is not None and os.path.exists(kept):
+            shutil.move(kept, os.path.join(ending.bundle, "run.ledger"))
+    return code
 
 
 def _search_over(given: Given, over: str, xla_flags: str, probes: Prober, ending: Ending) -> int:

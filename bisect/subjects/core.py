@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hloscope.bisect.probing import Prober
 from hloscope.bisect.result import Answer, Culprit, Probe, Verdict
 from hloscope.bisect.safety import shares_wrongly
-from hloscope.bisect.search import NoFault, Outcome, Step, confidence, first_wrong, smallest_cure
+from hloscope.bisect.search import Found, NoFault, Outcome, Step, confidence, first_wrong, smallest_cure
 from hloscope.bisect.subjects.core_probe import Choice, CoreJudge, CoreSubject, CoreTask
 from hloscope.core.ledger import BisectProbe, LedgerReader, LedgerWriter, RewriteDecision, RunInfo
 from hloscope.core.passes.gate import DecisionFilter, GateHandler, Question, Refusal
@@ -116,7 +116,7 @@ class CoreSearch:
             self._partners(subject, answer, runs[: found.position], skip, suffix)
         return self._finish(subject, answer, skip, guilty, fuel)
 
-    def _first_wrong(self, subject: CoreSubject, count: int, choice: Callable[[int], Choice], level: str):
+    def _first_wrong(self, subject: CoreSubject, count: int, choice: Callable[[int], Choice], level: str) -> Found:
         return first_wrong(
             count,
             lambda position: self._ask(subject, choice(position)),
@@ -298,7 +298,7 @@ class CoreSearch:
         else:
             handler = DecisionFilter("refuse", guilty.name, range(fuel - 1, _MANY))
             before, _, _ = subject.compile(skip=skip, handlers=(handler,))
-        answer.texts.setdefault("module.hlo", print_module(subject.module))
+        answer.texts.setdefault("input.hlo", print_module(subject.module))
         answer.texts.setdefault("before.hlo", print_module(before))
         if type(made) is type(before):
             answer.texts.setdefault("after.hlo", print_module(made))

@@ -135,6 +135,10 @@ hlo-memory-scheduler schedule.memory_scheduler:HloMemoryScheduler
     orders instructions so that they need little memory
 hlo-verifier passes.invariants:HloVerifier
     checks the invariants of the module
+horizontal_input_fusion fusion.gpu.horizontal_fusion:HorizontalInputFusion
+    small reductions that one instruction reads as one kernel (XLA until July 2025)
+horizontal_loop_fusion fusion.gpu.horizontal_fusion:HorizontalLoopFusion
+    small loops that one instruction reads as one kernel (XLA until July 2025)
 layout-assignment layout.assignment:LayoutAssignment
     gives every array a layout and adds the copies it costs
 layout_normalization layout.normalization:LayoutNormalization

@@ -169,7 +169,7 @@ def gpu_late_pipelines(registry: Registry) -> list[HloPass]:
             "layout normalization",
             _passes(
                 registry,
-                f"reshape-decomposer layout_normalization {_GPU_ALGSIMP_LATE} broadcast_canonicalizer"
+                f"reshape-decomposer move_copy_to_users layout_normalization {_GPU_ALGSIMP_LATE} broadcast_canonicalizer"
                 " scatter_simplifier",
             ),
             verifier,
@@ -179,6 +179,7 @@ def gpu_late_pipelines(registry: Registry) -> list[HloPass]:
             _passes(
                 registry,
                 f"{_GPU_ALGSIMP_LATE} transpose-folding reshape-decomposer reduce-decomposer gemv-rewriter"
+                " triton-gemm-rewriter"
                 f" constant_folding reshape-decomposer layout_normalization {_GPU_ALGSIMP_LATE} scatter_simplifier"
                 f" broadcast_canonicalizer {_GPU_ALGSIMP_LATE} cse{{is_layout_sensitive=true}} constant_folding dce"
                 " triton-softmax-rewriter",
@@ -209,7 +210,7 @@ def gpu_late_pipelines(registry: Registry) -> list[HloPass]:
         HloPassPipeline("post-fusion optimization", _passes(registry, "rename_fusions dce tuple-simplifier"), verifier),
         HloPassPipeline(
             "post-fusion-simplification-pipeline optimization",
-            _passes(registry, f"{_GPU_ALGSIMP_LATE} computation-deduplicator"),
+            _passes(registry, _GPU_ALGSIMP_LATE),
             verifier,
         ),
         HloPassPipeline("autotuner", _passes(registry, "fusion-wrapper"), verifier),

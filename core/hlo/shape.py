@@ -271,7 +271,7 @@ def _scan_one(text: str, pos: int) -> tuple[Shape, int]:
         return Shape("buffer", tuple_shapes=(inner,)), end + 1
     found = _ARRAY.match(text, pos)
     if found is None:
-        raise ParseError(f"expected a shape, got {text[pos : pos + 20]!r}", column=pos + 1)
+        raise ParseError(f"expected a shape, got {text[pos : pos + 20].partition(chr(10))[0]!r}", column=pos + 1)
     element_type, inside = found[1], found[2]
     end = found.end()
     dims: list[int] = []

@@ -53,6 +53,8 @@ class BodyReader:
         self._forward: list[tuple[HloInstruction, list[tuple[str, int]]]] = []
         """Nodes with an operand that is not defined yet."""
         self._control: list[tuple[HloInstruction, str, int]] = []
+        self.lost: set[str] = set()
+        """Names of instructions that could not be read; that they are not defined is told already."""
 
     # ---------------------------------------------------------------- the body
     def read(self) -> bool:
@@ -78,6 +80,9 @@ class BodyReader:
             try:
                 self.read_one()
             except Stop as bad:
+                head = _DEFINE.match(text, start)
+                if head is not None:
+                    self.lost.add(head[3])
                 reading.resume_after(bad)
             except TooDeep as bad:
                 if self.depth:
@@ -323,7 +328,7 @@ class BodyReader:
             if reading.check and text[attr.end(1)] != "=":
                 reading.object(f"a blank between {key} and '='", attr.end(1))
             if key not in syntax.rank and key not in wrapped and key != "async_execution_thread":
-                if node.opcode in OPCODES and key != "parameter_replication":
+                if (node.opcode in OPCODES or sugar is not None) and key != "parameter_replication":
                     reading.unknown("attribute", key, attr.start(1), f" of {node.opcode}")
             if key in CALLED:
                 places.setdefault(key, at)
@@ -489,6 +494,8 @@ class BodyReader:
                 target = defined.get(name)
                 if target is not None:
                     node.append_operand(target)
+                    continue
+                if name in self.lost:
                     continue
                 reading.report(
                     f"%{name} is not defined in computation %{self.computation.name}",

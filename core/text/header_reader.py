@@ -23,8 +23,9 @@ _FIELD = re.compile(r"(\w+)=(-?\d{1,18})")
 _LOCATION = ("file_name_id", "function_name_id", "line", "end_line", "column", "end_column")
 _FRAME = ("file_location_id", "parent_frame_id")
 
-_LOG_PREFIX = re.compile(r"^(?:[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [^\s\]]+:\d+\])[ ]?", re.M)
+_LOG_PREFIX = re.compile(r"^(?:[IWEF]\d{4} \d\d:\d\d:\d+\.\d+\s+\d+ [^\s\]]+:\d+\])[ ]?", re.M)
 """What the C++ log puts in front of a line."""
+
 
 def without_log_prefixes(text: str) -> str:
     """The text with the prefixes of log lines blanked out; offsets stay."""

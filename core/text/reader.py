@@ -77,6 +77,8 @@ class Reader:
     def __init__(self, text: str, *, check: bool = False) -> None:
         self.reading = Reading(without_log_prefixes(text), check=check)
         self._entry_at = 0
+        if check and self.reading.text is not text:
+            self.reading.object("the prefix of a log line", 0)
 
     # ---------------------------------------------------------------- module
     def read(self) -> HloModule | None:
@@ -142,6 +144,10 @@ class Reader:
             if reading.pos >= len(reading.text):
                 break
             before = reading.pos
+            if reading.text.startswith("```", before):  # pasted with the marks of a code block
+                reading.object("the mark of a code block", before, before + 3)
+                reading.skip_line()
+                continue
             if reading.text.startswith("HloModule", before) and last is not None:
                 reading.report(
                     "a second module begins here; this reads one module at a time",

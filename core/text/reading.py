@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 _NEXT_LINE = re.compile(r"[\n\r]")
 _SIMPLE_SHAPE = re.compile(r"[a-z]\w*\[[\d,]*\](?:\{[\d,]*(?::[^{}]*)?\})?(?=\s)")
-_RESUME = re.compile(r"^[ \t]*(?:(?:ROOT[ \t]+)?%?[A-Za-z_][\w.\-]*[ \t]*=[ \t]|\})", re.M)
+_RESUME = re.compile(
+    r"^[ \t]*(?:(?:ROOT[ \t]+)?%?[A-Za-z_][\w.\-]*[ \t]*(?:=[ \t]|[ \t][a-z]\w*\[[\d,]*\](?:\{[^}\n]*\})?[ \t]+[a-z][a-z\-]*\()"
+    r"|\})",
+    re.M,
+)
+"""Where an instruction seems to begin, also one whose equals sign is missing, or a computation to end."""
 
 _COMMENT_OR_STRING = re.compile(r"/\*.*?\*/|//[^\n\r]*|\"(?:[^\"\\]|\\.)*\"", re.S)
 

@@ -34,6 +34,7 @@ _INSTRUCTION = re.compile(
     r"|[a-z][a-z0-9]*\[[\d,<=?\s]*\](?:\{[^{}\n]*\})?\s*[a-z][a-z0-9-]*\(|\([a-z][a-z0-9]*\[[^\n]*\)\s*[a-z][a-z0-9-]*\()",
     re.S,
 )
+_FURTHER_DOWN = re.compile(r"^(?:[IWEF]\d{4} [^\n\]]{0,200}\] ?)?HloModule [\w.%-]", re.M)
 _MLIR = re.compile(r"(?:\s|//[^\n]*\n|#[\w.]+\s*=[^\n]*\n)*(?:\"?builtin\.)?module\b[^\n]*(?:\{|attributes)", re.S)
 _FUNC = re.compile(r"^\s*(?:func\.func|stablehlo\.|\"stablehlo)", re.M)
 
@@ -159,6 +160,8 @@ def _kind_of_bytes(path: str, head: bytes, size: int) -> InputKind:
         return InputKind.STABLEHLO
     if name.endswith(".pb"):
         return InputKind.PROTO
+    if _FURTHER_DOWN.search(text) is not None:
+        return InputKind.TEXT  # pasted with what stood around it; the reader passes over that
     line, column = _first_word(text)
     shown = text.split(maxsplit=1)[0][:40]
     raise ParseError(f"not HLO text: it starts with {shown!r}, not with HloModule", path=path, line=line, column=column)

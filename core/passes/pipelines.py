@@ -169,8 +169,8 @@ def gpu_late_pipelines(registry: Registry) -> list[HloPass]:
             "layout normalization",
             _passes(
                 registry,
-                f"reshape-decomposer move_copy_to_users layout_normalization {_GPU_ALGSIMP_LATE} broadcast_canonicalizer"
-                " scatter_simplifier",
+                f"reshape-decomposer move_copy_to_users layout_normalization {_GPU_ALGSIMP_LATE}"
+                " broadcast_canonicalizer scatter_simplifier",
             ),
             verifier,
         ),

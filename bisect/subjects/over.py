@@ -7,6 +7,7 @@ that the wrong side dumped are searched as those of any dump.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -127,7 +128,10 @@ class OverSearch:
             failed = next((t for t in tasks if t.version in names and self.prober.one(t).kind == "failed"), None)
             if failed is not None:
                 answer.verdict = "compile-failure"
-                answer.evidence.append(f"jaxlib {failed.version}: {_say(self.prober.one(failed))}")
+                answer.evidence.append(_say(self.prober.one(failed)))
+                answer.texts["module.hlo"] = self.text
+                answer.arrays["inputs.npz"] = (list(inputs), [])
+                answer.arrays["expected.npz"] = ([], list(expected))
             return
         answer.texts["module.hlo"] = self.text
         answer.arrays["inputs.npz"] = (list(inputs), [])
@@ -235,7 +239,8 @@ class VersionTask:
                     raise CompileError(f"jaxlib {self.version} did not finish within {PROBE_SECONDS:g} s") from None
             if status != 0 or not answered.exists():
                 said = last_line(errors.read_text("utf-8", "replace"))
-                raise CompileError(f"jaxlib {self.version} ended with status {status}: {said}")
+                how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+                raise CompileError(f"jaxlib {self.version} {how}" + (f": {said}" if said else ""))
             answer: dict[str, Any] = json.loads(answered.read_text("utf-8"))
             if "refused" in answer:
                 raise CompileError(f"jaxlib {self.version} cannot be given the module: {answer['refused']}")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from hloscope.bisect.journal import content_of, digest
 from hloscope.bisect.probing import Prober
 from hloscope.bisect.result import Answer, Culprit, Probe, Verdict
-from hloscope.bisect.search import Outcome, Step, confidence, single_cures
+from hloscope.bisect.search import NoFault, Outcome, Step, confidence, first_wrong, single_cures
 from hloscope.bisect.subjects.dump import DumpSearch
 from hloscope.bisect.subjects.xla_names import ALWAYS_THERE, check_name, disabled_in, last_stage, passes_of, runs_of
 from hloscope.core.dumps.directory import open_dump
@@ -203,9 +203,30 @@ class XlaSearch:
             self._saw(Step("switch", 0, 1, 1, outcome))
             if outcome.kind == "right":
                 answer.cures.append(f"{flag} ({meaning})")
-        self._one_run(task, [group[0] for group in found if len(group) == 1], answer, folder)
+        alone = [group[0] for group in found if len(group) == 1]
+        self._one_run(task, alone, answer, folder)
+        self._fuel(task, alone, answer)
         if answer.cures:
             answer.evidence.append("a switch that cures is no proof of guilt: it may only hide what another pass does")
+
+    def _fuel(self, task: XlaTask, names: Sequence[str], answer: Answer) -> None:
+        """Of curing passes that honour XLA's fuel (few do; it is tried): the decision with which the fault begins."""
+        for name in names[:MOST_FUELLED]:
+
+            def fuelled(amount: int, name: str = name) -> Outcome:
+                return self.prober.one(task.off(self.disabled).plus([f"--xla_fuel={name}={amount}"]))
+
+            if fuelled(0).kind != "right":
+                continue
+            most = 1
+            while most < MOST_FUEL and fuelled(most).kind == "right":
+                most *= 4
+            try:
+                found = first_wrong(most, fuelled, f"fuel {name}", self._saw)
+            except NoFault:
+                continue
+            answer.cures.append(f"--xla_fuel={name}={found.position - 1}")
+            answer.evidence.append(f"with {found.position} decisions of {name} it is wrong, with one less it is right")
 
     def _one_run(self, task: XlaTask, names: Sequence[str], answer: Answer, folder: str) -> None:
         """Which run of a curing pass it is, where this XLA can switch off one run: tried, not read from a version."""
@@ -235,6 +256,10 @@ class XlaSearch:
             self.watch(step)
 
 
+MOST_FUELLED = 3
+"""Curing passes that are tried with fuel."""
+MOST_FUEL = 4096
+"""Most decisions of a pass of the real XLA that are told apart."""
 MOST_RUNS = 8
 """Single runs of curing passes that are switched off one by one."""
 REPEATS = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from hloscope.core.analysis.real_compile import DumpCompile, stages_around
 from hloscope.core.dumps.directory import open_dump
@@ -26,15 +26,25 @@ if TYPE_CHECKING:
 LAYOUT_PASS = "^layout-assignment$"
 
 
-def prove(before: Callable[[], HloModule], change: Change, made: CopyMade, target: str) -> tuple[bool, str]:
+def prove(
+    before: Callable[[], HloModule],
+    change: Change,
+    made: CopyMade,
+    target: str,
+    first: Callable[[], HloModule] | None = None,
+) -> tuple[bool, str]:
     """Whether the compiler makes the copy without the change and not with it; otherwise a note says why not.
 
-    The way into the compiler loses names, so copies are told apart by their shape and both layouts. `target` is one of
-    ``hloscope.core.xla.targets``. Raises UnsupportedError where its wheels are missing.
+    The way into the compiler loses names, so copies are told apart by their shape and both layouts. Some stages do not
+    come in again (library calls lose their windows); then the program itself, as `first` gives it, is compiled, where
+    the change is one of its parameters or results. `target` is one of ``hloscope.core.xla.targets``. Raises
+    UnsupportedError where its wheels are missing.
     """
-    edited = before()
-    apply_change(edited, change)
-    plain, with_change = _copied(before(), target), _copied(edited, target)
+    plain, with_change = _both(before, change, target)
+    if isinstance(plain, str) and first is not None and change.kind in ("parameter", "result"):
+        program = first()
+        if _entry_shapes(program) == _entry_shapes(before()):
+            plain, with_change = _both(first, change, target)
     name = made.copy.name
     if isinstance(plain, str) or isinstance(with_change, str):
         return False, f"{name}: the compiler could not be asked: {plain if isinstance(plain, str) else with_change}"
@@ -48,11 +58,28 @@ def prove(before: Callable[[], HloModule], change: Change, made: CopyMade, targe
     return True, ""
 
 
+def _both(before: Callable[[], HloModule], change: Change, target: str) -> tuple[Copied, Copied]:
+    """The copies without and with the change; the second is not asked for where the first failed."""
+    plain = _copied(before(), target)
+    if isinstance(plain, str):
+        return plain, plain
+    edited = before()
+    apply_change(edited, change)
+    return plain, _copied(edited, target)
+
+
+def _entry_shapes(module: HloModule) -> list[Shape]:
+    return [one.shape.without_layout() for one in (*module.entry.parameters, module.entry.root)]
+
+
 Kind = tuple[str, str, str]
 """Shape without layout, layout of the definition, layout of the use."""
 
 
-def _copied(module: HloModule, target: str) -> Counter[Kind] | str:
+Copied: TypeAlias = "Counter[Kind] | str"
+
+
+def _copied(module: HloModule, target: str) -> Copied:
     """The copies that the compiler's layout assignment makes; a text where it failed."""
     from hloscope.core.xla.compile import compile_hlo_text
 

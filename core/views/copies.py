@@ -413,7 +413,9 @@ class _Answer:
         target_shape = copied_shape(copy)
         last = found.last
         after = self._run.outline[last + 1] if last + 1 < len(self._run.outline) else None
-        frames = copy.source_frames or operand.source_frames or (user.source_frames if user else ())
+        origin = _origin(operand)
+        frames = copy.source_frames or operand.source_frames or origin.source_frames
+        frames = frames or (_destination(user).source_frames if user else ())
         return CopyRow(
             copy=copy.name,
             computation=copy.parent.name,
@@ -451,7 +453,7 @@ class _Answer:
             from hloscope.core.layout.prove import prove
 
             target = "h100" if _own_backend(self._target or self._run.source.target) == "gpu" else "cpu"
-            holds, note = prove(replayed.before, change, made, target)
+            holds, note = prove(replayed.before, change, made, target, lambda: self._compile.module(0))
             if note:
                 self._notes.append(note)
             self._proven[change] = ("core", "xla") if holds else ("core",)
@@ -464,6 +466,29 @@ _WORDS_OF: Mapping[CauseKind, str] = {kind: words for _, kind, words in _KINDS}
 
 def _twin(new: _Found, others: Iterable[_Found]) -> str | None:
     return next((one.name for one in others if one.signature == new.signature and one.first < new.first), None)
+
+
+def _origin(value: HloInstruction) -> HloInstruction:
+    """What makes a value that is only passed on: through tuples that were put together here, bitcasts and copies."""
+    while value.operand_count:
+        inner = value.operand(0)
+        if value.opcode == "get-tuple-element" and inner.opcode == "tuple":
+            place = value.attr("index")
+            if place is None or not 0 <= place < inner.operand_count:
+                return value
+            value = inner.operand(place)
+        elif value.opcode in ("bitcast", "copy", "reshape", "get-tuple-element"):
+            value = inner
+        else:
+            return value
+    return value
+
+
+def _destination(user: HloInstruction) -> HloInstruction:
+    """What a reader reads for: through tuples, bitcasts and copies that only pass the value on."""
+    while user.opcode in ("tuple", "bitcast", "copy", "copy-done") and not user.source_frames and len(user.users) == 1:
+        user = user.users[0]
+    return user
 
 
 def _reader(made: CopyMade | None, user: HloInstruction | None) -> str | None:

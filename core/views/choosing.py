@@ -15,7 +15,7 @@ def choose(modules: Sequence[ModuleRow], spec: str | None, path: str) -> tuple[i
     Without a spec it is the first, which is the largest. Raises UsageError where nothing matches.
     """
     if spec is None:
-        note = f"{len(modules)} modules; took the largest, {modules[0].label} (--module picks another)"
+        note = f"{len(modules)} modules; took the largest, number 0, {modules[0].label} (--module picks another)"
         return 0, note if len(modules) > 1 else None
     if re.fullmatch(r"-?\d+", spec):
         if 0 <= int(spec) < len(modules):
@@ -29,5 +29,5 @@ def choose(modules: Sequence[ModuleRow], spec: str | None, path: str) -> tuple[i
     if not found:
         raise UsageError(f"no module matches {spec!r}", path=path, hint=f"hloscope ls {path} lists {len(modules)}")
     exact = next((one for one in found if one.name == spec), found[0])
-    note = f"{len(found)} modules match {spec!r}; took {exact.label}" if len(found) > 1 else None
+    note = f"{len(found)} modules match {spec!r}; took number {exact.index}, {exact.label}" if len(found) > 1 else None
     return exact.index, note

@@ -1,7 +1,7 @@
 """What takes seconds, in a process of its own: ``python -m hloscope.lsp.child facts DIR MODULE``.
 
-The server's threads share one interpreter: a replay of layout assignment in one of them would slow down every answer. Here
-it cannot, and the server can end it at any time. The answer is one JSON object on stdout.
+The server's threads share one interpreter: a replay of layout assignment in one of them would slow down every answer.
+Here it cannot, and the server can end it at any time. The answer is one JSON object on stdout.
 """
 
 from __future__ import annotations

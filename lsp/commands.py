@@ -1,7 +1,7 @@
 """Commands that take a while: the command line's answers, asked from the editor.
 
-Each runs ``hloscope …`` in a child process, shows that it is at work (``$/progress``), can be cancelled, and shows its answer
-as a text. A dump's stage is asked about in its dump; any other text as it is in the editor, saved or not.
+Each runs ``hloscope …`` in a child process, shows that it is at work (``$/progress``), can be cancelled, and shows its
+answer as a text. A dump's stage is asked about in its dump; any other text as it is in the editor, saved or not.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ async def run_long(command: LongCommand, subject: Subject) -> Answer:
 
 
 async def apply_remedy(subject: Subject, copy: str) -> Answer:
-    """The module before layout assignment with the change that removes a copy, in a file next to the dump's stages or the
-    text. Raises UsageError where no such change is known."""
+    """The module before layout assignment with the change that removes a copy, in a file next to the dump's stages or
+    the text. Raises UsageError where no such change is known."""
     module = "" if subject.place is None else str(subject.place.module)
     found = await ask("remedy", subject.path, module, copy, seconds=600)
     path = os.path.join(subject.scratch, f"{subject.stem}.without-{_FILE_CHARACTERS.sub('_', copy)}.hlo")

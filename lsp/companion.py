@@ -1,8 +1,9 @@
-"""What the dump around an open stage knows of its instructions: copies, fusion decisions, memory, the pass that made them.
+"""What the dump around an open stage knows of its instructions: copies, fusion decisions, memory, the pass that made
+them.
 
-All but the last takes seconds, so a child process works it out once a text is open and nobody types, and the answers use
-what is there by then. The facts are by instruction name, so that they stay right where lines move, and are of the dump as
-it is on disk.
+All but the last takes seconds, so a child process works it out once a text is open and nobody types, and the answers
+use what is there by then. The facts are by instruction name, so that they stay right where lines move, and are of the
+dump as it is on disk.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The open texts, and what is known of each.
 
 An edit makes a new `Snapshot` at once, on the loop; the index of its text is made by a worker, after a pause in the
-typing or as soon as a request asks, from the last index that there is: only what changed since is read again. A request keeps the snapshot that was current when it came, so it sees exactly the
-edits before it and its ranges fit the text it was asked about. A snapshot that is overtaken before anybody asked is
-never built, and its findings are never published.
+typing or as soon as a request asks, from the last index that there is: only what changed since is read again. A request
+keeps the snapshot that was current when it came, so it sees exactly the edits before it and its ranges fit the text it
+was asked about. A snapshot that is overtaken before anybody asked is never built, and its findings are never published.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -304,7 +304,7 @@ class HloServer(LanguageServer):
         """Progress around the child process that works out what a dump knows."""
 
         @asynccontextmanager
-        async def around() -> AsyncIterator[None]:
+        async def around() -> AsyncGenerator[None]:
             window = self.client_capabilities.window
             if window is None or not window.work_done_progress:
                 yield

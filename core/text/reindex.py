@@ -1,12 +1,13 @@
 """A ModuleIndex after an edit, from the one before it: only what the edit touched is read again.
 
 Two ways, tried in turn. An edit inside one computation reads the instructions that it touches, between one untouched
-instruction on either side: these guards must come out as they were, which shows that the text around them means what
-it meant before. Any other edit reads the computations it touches, up to the header of the next. What is read is the
-same code that reads whole texts (`build`), on a piece of the text; the columns are then spliced, and names are
-resolved again where the edit changed what they mean. Where neither way is sure, the answer is None, and the caller
-reads everything. A spliced index equals the one that `ModuleIndex.from_text` makes; a test holds that on random edits. (Except
-that an operand list with a comment inside a name has two readings, by the lines around it, in the whole text already.)
+instruction on either side: these guards must come out as they were, which shows that the text around them means what it
+meant before. Any other edit reads the computations it touches, up to the header of the next. What is read is the same
+code that reads whole texts (`build`), on a piece of the text; the columns are then spliced, and names are resolved
+again where the edit changed what they mean. Where neither way is sure, the answer is None, and the caller reads
+everything. A spliced index equals the one that `ModuleIndex.from_text` makes; a test holds that on random edits.
+(Except that an operand list with a comment inside a name has two readings, by the lines around it, in the whole text
+already.)
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ _GUARD = re.compile(r"\n[ \t\r]*+(?:ROOT\s++)?+%?+[A-Za-z0-9_.\-]++ = (?:\(|[a-z
 _NAMED = ("undefined", "duplicate")
 _NO_OPERANDS = frozenset(("constant", "parameter", "iota"))
 _LOOKED_AT = 300
-"""Instructions of whole computations whose operand lists are looked at for malformed ones; a longer piece that someone is
-typing in is rare, and the next edit reads it again."""
+"""Instructions of whole computations whose operand lists are looked at for malformed ones; a longer piece that someone
+is typing in is rare, and the next edit reads it again."""
 _OPEN = "c {\n"
 
 _OFFSETS = ("starts", "ends", "names", "name_ends", "opcode_starts", "operand_starts", "operand_ends")
@@ -599,8 +600,8 @@ def _operand_words(index: ModuleIndex, i: int) -> list[str]:
 
 
 def _split_words(index: ModuleIndex, i: int) -> list[str]:
-    """The same as the reader splits ordinary lines. Where the two differ the list is malformed, and what the reader makes
-    of it depends on the lines around it."""
+    """The same as the reader splits ordinary lines. Where the two differ the list is malformed, and what the reader
+    makes of it depends on the lines around it."""
     text = index.operands_text(i) if index.opcode(i) not in _NO_OPERANDS else ""
     resolver = OperandResolver()
     resolver.add(["\0"], [text], np.array([bool(text)]))

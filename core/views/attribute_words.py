@@ -1,7 +1,7 @@
 """An attribute's value in words, for somebody who does not read HLO every day.
 
-Replica groups as lists of devices, a sharding as a grid of devices, a window and dimension labels in sentences, a backend
-config as indented JSON. What cannot be decoded has no words, never wrong ones.
+Replica groups as lists of devices, a sharding as a grid of devices, a window and dimension labels in sentences, a
+backend config as indented JSON. What cannot be decoded has no words, never wrong ones.
 """
 
 from __future__ import annotations

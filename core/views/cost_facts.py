@@ -1,8 +1,8 @@
 """What one instruction of a text costs: flops, bytes, and which of the two a device waits for.
 
-The instruction is read alone, with parameters in place of its operands and with what it calls, so that the cost of a line
-in a module of any size is known at once. Counts are those of the cost analysis of XLA:GPU; the times are those of a
-perfect kernel at the device's peak rates, so a lower bound.
+The instruction is read alone, with parameters in place of its operands and with what it calls, so that the cost of a
+line in a module of any size is known at once. Counts are those of the cost analysis of XLA:GPU; the times are those of
+a perfect kernel at the device's peak rates, so a lower bound.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What the dump around a stage says of its instructions, as diagnostics: copies with their cause, refused fusions, hazards.
+"""What the dump around a stage says of its instructions, as diagnostics: copies with their cause, refused fusions,
+hazards.
 
-None is an error of the text. Names that the open text does not have are left out, so that every stage of a dump shows what
-it is about.
+None is an error of the text. Names that the open text does not have are left out, so that every stage of a dump shows
+what it is about.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ def formatting(reading: Reading, params: types.DocumentFormattingParams) -> list
 def ranged(reading: Reading, params: types.DocumentRangeFormattingParams) -> list[types.TextEdit]:
     """Instructions of a range, each on one line as XLA's dumps have it.
 
-    Left alone are those with faults or comments, and where several share a line. Words are not changed: what the text leaves
-    out (operand shapes, percent signs) stays left out.
+    Left alone are those with faults or comments, and where several share a line. Words are not changed: what the text
+    leaves out (operand shapes, percent signs) stays left out.
     """
     index = reading.index
     start, end = reading.offset(params.range.start), reading.offset(params.range.end)

@@ -65,8 +65,8 @@ def inline(reading: Reading, i: int) -> types.CodeAction | None:
 
 
 def outline(reading: Reading, start: int, end: int) -> types.CodeAction | None:
-    """Put the instructions of a selection into a computation of their own, called in their place; None where the selection
-    is no run of instructions with one result."""
+    """Put the instructions of a selection into a computation of their own, called in their place; None where the
+    selection is no run of instructions with one result."""
     index = reading.index
     starts, ends = index.columns.starts, index.columns.ends
     first, last = int(ends.searchsorted(start, "right")), int(starts.searchsorted(end, "left"))

@@ -1,9 +1,9 @@
 """Semantic tokens: the colours of the dashboard in the protocol's words, for a range or for a whole text.
 
-A client that asks for changes (``full/delta``) gets the tokens between the first and the last line that differ: only these
-are coloured again. A whole text of more than `FULL_INSTRUCTIONS` gets none: clients ask for the visible range as well, and colouring
-megabytes that nobody looks at would keep a worker busy for seconds. A token over several lines (a string with raw line
-ends) is cut at each, since many clients take single-line tokens only.
+A client that asks for changes (``full/delta``) gets the tokens between the first and the last line that differ: only
+these are coloured again. A whole text of more than `FULL_INSTRUCTIONS` gets none: clients ask for the visible range as
+well, and colouring megabytes that nobody looks at would keep a worker busy for seconds. A token over several lines (a
+string with raw line ends) is cut at each, since many clients take single-line tokens only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Symbol search over all open HLO texts, and over the other stages of the dumps that they are in.
 
-Computations of open texts come first, then their instructions, then the stages on disk, nearest first: these are searched
-as bytes, for a while.
+Computations of open texts come first, then their instructions, then the stages on disk, nearest first: these are
+searched as bytes, for a while.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the dump around a stage knows, in hovers and findings, and commands that ask for more: progress and cancelling."""
+"""What the dump around a stage knows, in hovers and findings, and commands that ask for more: progress and
+cancelling."""
 
 from __future__ import annotations
 

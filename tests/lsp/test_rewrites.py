@@ -123,7 +123,8 @@ def test_cost_of_one_line() -> None:
 
 
 def test_collectives_that_do_not_fit_the_devices() -> None:
-    line = "  %u = f32[4]{0} all-reduce(%f), channel_id=1, replica_groups=GROUPS, use_global_device_ids=true, to_apply=%body"
+    flags = "channel_id=1, replica_groups=GROUPS, use_global_device_ids=true, to_apply=%body"
+    line = f"  %u = f32[4]{{0}} all-reduce(%f), {flags}"
 
     def said(groups: str) -> list[str]:
         text = TEXT.replace("  %u = f32[4]{0} add(%f, %b)", line.replace("GROUPS", groups))

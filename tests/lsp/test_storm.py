@@ -1,4 +1,5 @@
-"""Everything at once: every request, out of order, cancelled, at places that are gone, with edits in between; and memory."""
+"""Everything at once: every request, out of order, cancelled, at places that are gone, with edits in between; and
+memory."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 AT_A_PLACE = (
-    "hover", "definition", "declaration", "implementation", "references", "documentHighlight", "prepareRename", "rename",
-    "completion", "signatureHelp", "linkedEditingRange", "prepareCallHierarchy", "selectionRange",
+    "hover", "definition", "declaration", "implementation", "references", "documentHighlight", "prepareRename",
+    "rename", "completion", "signatureHelp", "linkedEditingRange", "prepareCallHierarchy", "selectionRange",
 )  # fmt: skip
 OF_A_RANGE = ("codeAction", "inlayHint", "semanticTokens/range", "rangeFormatting")
 OF_THE_TEXT = (

@@ -1,4 +1,5 @@
-"""The VS Code extension: its file names are the server's, its settings are read, its code type-checks, its package builds."""
+"""The VS Code extension: its file names are the server's, its settings are read, its code type-checks, its package
+builds."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from textual.color import Color
 from hloscope.core.errors import HloscopeError
 from hloscope.tui.navigation import SCREENS, TITLES, History, Place, neighbour
 from hloscope.tui.palette import Actions
-from hloscope.tui.screens import make_screen
+from hloscope.tui.screens import import_all, make_screen
 from hloscope.tui.screens.base import RunScreen
 from hloscope.tui.screens.help import HelpScreen
 from hloscope.tui.screens.one_key import OneKeyScreen
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 _SWITCH_SECONDS = 0.0005
 """How long a thread that works may keep the one that answers keys waiting; it asks several times for each key."""
+
+
+_IMPORT_AFTER_SECONDS = 0.3
+"""The first screen is drawn by then."""
 
 
 class DashboardApp(App[None]):
@@ -101,6 +105,11 @@ class DashboardApp(App[None]):
         if place is not None and place.stage is not None and not 0 <= place.stage < len(self.run_opened.outline):
             place = None
         self._show(place or Place("overview"))
+        if not self.is_headless:
+            # Not a worker: nobody waits for it, and leaving does not.
+            ahead = threading.Timer(_IMPORT_AFTER_SECONDS, import_all)
+            ahead.daemon = True
+            ahead.start()
 
     def _save(self) -> None:
         screens = dict(self._kept.get("screens") or {})

@@ -27,6 +27,12 @@ _FILES = {"bisect": "bisection"}
 """A module that carries a name of the standard library would be found in its place."""
 
 
+def import_all() -> None:
+    """Import what the screens need, so that the first visit of one does not keep keys waiting."""
+    for name in _CLASSES:
+        import_module(f"hloscope.tui.screens.{_FILES.get(name, name)}")
+
+
 def make_screen(name: str, run: Run) -> RunScreen:
     """A new screen by its name in `hloscope.tui.navigation.SCREENS`."""
     module = import_module(f"hloscope.tui.screens.{_FILES.get(name, name)}")

@@ -209,7 +209,9 @@ priority: a place in the queue, with the time that fusing would save; ineligible
         self.ask_core(ask, self._put_pair, group="pair", what=f"why {producer}", failed=self._no_pair)
 
     def _no_pair(self, told: str) -> None:
-        self.detail.show([plain(told)])
+        self.detail.show(
+            [plain(told), plain(), plain("Names are those before fusion, as the list has them; w follows one.")]
+        )
         self.say("")
 
     def _put_pair(self, facts: PairFacts) -> None:
@@ -344,6 +346,11 @@ def pair_lines(facts: PairFacts) -> list[Line]:
     }
     if len(times) == 2:
         out += [plain(), plain("estimated time", "heading"), *_bars(times)]
+        saves = times["unfused"] - times["fused"]
+        out.append(plain(f"  fusing {'would save' if facts.verdict != 'fused' else 'saves'} {show_us(saves)}", ""))
+    if "bytes" in numbers:
+        word = "spared" if facts.verdict == "fused" else "that fusing would spare"
+        out.append(plain(f"  memory traffic {word}: {show_bytes(float(numbers['bytes']))}", ""))
     terms = {key: value for key, value in facts.numbers.items() if isinstance(value, Mapping)}
     for word, values in terms.items():
         spans = {
@@ -355,7 +362,7 @@ def pair_lines(facts: PairFacts) -> list[Line]:
             total = values.get("us")
             told = f": {show_us(float(total))}" if isinstance(total, int | float) else ""
             out += [plain(), plain(f"{word}{told}, {values.get('bound_by', '?')} bound", "heading"), *_bars(spans)]
-    rest = {key: value for key, value in numbers.items() if key not in ("us_unfused", "us_fused")}
+    rest = {key: value for key, value in numbers.items() if key not in ("us_unfused", "us_fused", "bytes", "step")}
     out += [
         plain(f"  {key:<14} {value:,}" if isinstance(value, int) else f"  {key:<14} {value:.4g}")
         for key, value in rest.items()

@@ -18,7 +18,7 @@ from hloscope.core.views.traffic import bytes_written
 from hloscope.tui.content import Line
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import RunScreen, Work
-from hloscope.tui.show import counted, names, show_bytes, show_us
+from hloscope.tui.show import clipped, counted, names, show_bytes, show_us
 from hloscope.tui.widgets.line_pane import LinePane
 from hloscope.tui.widgets.strip_chart import StripChart
 
@@ -202,7 +202,9 @@ letters before the findings go to their place; a works the slow ones out in a la
                 )
             )
             if one is not None and one.detail:
-                lines.append(Line(f"{'':<24}{one.detail}", "note", item=one))
+                # All five are to be seen at once: the whole reason stands where the letter leads.
+                room = 2 * max(30, self.size.width - 30)
+                lines.append(Line(f"{'':<24}{clipped(one.detail, room)}", "note", item=one))
         if self._summary is not None and self._summary.notable:
             lines += [Line("", "note"), Line("changes of the module", "heading")]
             lines += [

@@ -81,6 +81,8 @@ class StagesScreen(RunScreen):
         self._wrap = False
         self._touched: frozenset[int] | None = None
         self._followed = ""
+        self._names: dict[int, str] = {}
+        """What the followed instruction is called after each of those stages."""
         self._goal: tuple[int, str] | None = None
         self._events: list[EventRow] = []
         self._about: str | None = None
@@ -216,6 +218,8 @@ class StagesScreen(RunScreen):
 
     def _choose(self, stage: int) -> None:
         self._stage = stage
+        if self._touched is not None and stage in self._names:
+            self._goal = (0, self._names[stage])
         if self._view not in ("diff", "text"):
             self._view = "diff"
         self._show()
@@ -383,6 +387,7 @@ class StagesScreen(RunScreen):
 
     def _put_touched(self, facts: WhyFacts) -> None:
         self._touched = frozenset(step.index for step in facts.passes)
+        self._names = {step.index: step.name for step in facts.passes}
         self._followed = facts.name
         self._fill(self._stage)
         self.at(self.where())

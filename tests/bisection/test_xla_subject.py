@@ -114,3 +114,20 @@ def test_single_cures_are_all_found_within_their_budget(count: int, data: st.Dat
     assert {group[0] for group in found} == good
     assert all(len(group) == 1 for group in found)
     assert len(steps) <= 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "verdict", "passes"),
+    [
+        ("square_overflow", "wrong-stage", ["algsimp"]),
+        ("library_reduction", "below-hlo", []),
+        ("rank_seven_reduction", "compile-failure", []),
+    ],
+)
+def test_public_miscompiles_of_released_wheels(fixtures: Path, name: str, verdict: str, passes: list[str]) -> None:
+    code, answer = bisect(fixtures / "faults" / "public" / f"{name}.hlo", "--engine", "xla", "--no-cures")
+    if answer["verdict"] == "no-difference":
+        pytest.skip("this jaxlib compiles it rightly")
+    assert (code, answer["verdict"]) == (1, verdict), answer["evidence"]
+    assert [one["pass"] for one in answer["culprits"]] == passes

@@ -197,6 +197,7 @@ def test_memory_is_flat_over_edits(start: Any, large: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_memory_is_flat_over_ten_thousand_edits(start: Any, large: str) -> None:
     early, late = edited(start, large, 10_000, 3_000)

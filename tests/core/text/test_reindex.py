@@ -87,16 +87,30 @@ def test_many_random_edits(texts: list[str]) -> None:
 
 def test_what_an_edit_means_elsewhere(texts: list[str]) -> None:
     """Renaming a definition, defining a name again earlier, renaming a computation: the uses follow."""
-    text = (
-        "HloModule m\n\n%f (p: f32[8]) -> f32[8] {\n  %p = f32[8]{0} parameter(0)\n  ROOT %n = f32[8]{0} negate(%p)\n}\n\n"
-        "ENTRY %main (x: f32[8]) -> f32[8] {\n  %x = f32[8]{0} parameter(0)\n  %y = f32[8]{0} negate(%x)\n"
-        "  %z = f32[8]{0} add(%y, %q)\n  ROOT %c = f32[8]{0} fusion(%z), kind=kLoop, calls=%f\n}\n"
-    )
+    text = """HloModule m
+
+%f (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %n = f32[8]{0} negate(%p)
+}
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x = f32[8]{0} parameter(0)
+  %y = f32[8]{0} negate(%x)
+  %z = f32[8]{0} add(%y, %q)
+  ROOT %c = f32[8]{0} fusion(%z), kind=kLoop, calls=%f
+}
+"""
     index = ModuleIndex.from_text(text)
     for old, new in (
-        ("%y = ", "%q = "), ("%x = f32[8]{0} par", "%q = f32[8]{0} negate(%x)\n  %x = f32[8]{0} par"), ("%f (p", "%g (p"),
-        ("calls=%f", "calls=%g"), ("%g (p", "%gg (p"), ("HloModule m", "HloModule mm, is_scheduled=true"), ("ENTRY ", ""),
-    ):  # fmt: skip
+        ("%y = ", "%q = "),
+        ("%x = f32[8]{0} par", "%q = f32[8]{0} negate(%x)\n  %x = f32[8]{0} par"),
+        ("%f (p", "%g (p"),
+        ("calls=%f", "calls=%g"),
+        ("%g (p", "%gg (p"),
+        ("HloModule m", "HloModule mm, is_scheduled=true"),
+        ("ENTRY ", ""),
+    ):
         start = text.index(old)
         changed = text[:start] + new + text[start + len(old) :]
         found = reindexed(index, changed, start, start + len(old))

@@ -139,7 +139,7 @@ class HloInstruction:
             users = operand._users
             if users is None:
                 operand._users = node
-            elif users.__class__ is dict:
+            elif type(users) is dict:
                 users[node] = users[node] + 1 if node in users else 1
             else:
                 operand._add_user(node)

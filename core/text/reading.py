@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _NEXT_LINE = re.compile(r"[\n\r]")
 _SIMPLE_SHAPE = re.compile(r"[a-z]\w*\[[\d,]*\](?:\{[\d,]*(?::[^{}]*)?\})?(?=\s)")
 _RESUME = re.compile(
-    r"^[ \t]*(?:(?:ROOT[ \t]+)?%?[A-Za-z_][\w.\-]*[ \t]*(?:=[ \t]|[ \t][a-z]\w*\[[\d,]*\](?:\{[^}\n]*\})?[ \t]+[a-z][a-z\-]*\()"
-    r"|\})",
+    r"^[ \t]*(?:(?:ROOT[ \t]+)?%?[A-Za-z_][\w.\-]*[ \t]*"
+    r"(?:=[ \t]|[ \t][a-z]\w*\[[\d,]*\](?:\{[^}\n]*\})?[ \t]+[a-z][a-z\-]*\()|\})",
     re.M,
 )
 """Where an instruction seems to begin, also one whose equals sign is missing, or a computation to end."""

@@ -1,4 +1,4 @@
-"""Texts as people paste them: single instructions, logs, code blocks, broken lines; and what XLA's parser says of them."""
+"""Texts as people paste them: single instructions, logs, code blocks, broken lines; what XLA's parser says of them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def test_the_entry_of_a_single_instruction_has_default_layouts() -> None:
     ("HloModule m\nENTRY e {\n  ROOT p = f32[] parameter(0), backend_config={a\0b}\n}", True),
     ("HloModule m\nENTRY e {\n  ROOT p = f32[] parameter(0), backend_config={\u00e9}\n}", True),
     ("HloModule m\nENTRY e {\n  ROOT p = f32[] parameter(0), backend_config={\"a\\\nb\":1}\n}", False),
-    ("HloModule m\nENTRY e {\n  a = f32[] constant(1), control-predecessors={b}\n  ROOT b = f32[] constant(2)\n}", False),
+    ("HloModule m\nENTRY e {\n  a = f32[] constant(1), control-predecessors={b}\n  ROOT b = f32[] constant(2)\n}",
+     False),
     ("HloModule m\nENTRY e {\n  ROOT p = f32[] parameter(0), origin={(({\"w\"})}\n}", True),
     ("HloModule m\nENTRY e {\n  p = f32[] parameter(0)\n  s = ((f32[]), f32[]) parameter-start(p)\n"
      "  ROOT d = f32[] parameter-done(s)\n}", False),

@@ -130,7 +130,18 @@ def gpu_pipelines(registry: Registry) -> list[HloPass]:
             ],
             [registry.make("hlo-verifier")],
         ),
-        HloPassPipeline("layout assignment", _passes(registry, "flatten-call-graph layout-assignment{backend=gpu}")),
+        HloPassPipeline(
+            "collective-optimizations",
+            _passes(
+                registry,
+                "all-reduce-simplifier all-reduce-folder all-reduce-reassociate dce all-reduce-promotion dce"
+                " while-loop-trip-count-annotator",
+            ),
+        ),
+        HloPassPipeline(
+            "layout assignment",
+            _passes(registry, "flatten-call-graph layout-assignment{backend=gpu} optimize_input_output_buffer_alias"),
+        ),
     ]
 
 
@@ -178,7 +189,8 @@ def gpu_late_pipelines(registry: Registry) -> list[HloPass]:
             "hlo normalization",
             _passes(
                 registry,
-                f"{_GPU_ALGSIMP_LATE} transpose-folding reshape-decomposer reduce-decomposer gemv-rewriter"
+                f"{_GPU_ALGSIMP_LATE} bitcast_dtypes_expander transpose-folding reshape-decomposer reduce-decomposer"
+                " gemv-rewriter"
                 " triton-gemm-rewriter"
                 f" constant_folding reshape-decomposer layout_normalization {_GPU_ALGSIMP_LATE} scatter_simplifier"
                 f" broadcast_canonicalizer {_GPU_ALGSIMP_LATE} cse{{is_layout_sensitive=true}} constant_folding dce"

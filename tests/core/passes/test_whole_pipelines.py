@@ -115,13 +115,13 @@ def test_the_part_through_layout_assignment_is_the_head_of_the_whole() -> None:
     for backend in ("cpu", "gpu"):
         head = [name for one in named_pipeline(backend, Registry()) for name in pass_names(one)]
         whole = [name for one in whole_pipeline(backend, Registry()) for name in pass_names(one)]
-        assert whole[: len(head)] == head and head[-1] == "layout-assignment" and whole[-1] == "buffer-assignment"
+        assert whole[: len(head)] == head and "layout-assignment" in head[-2:] and whole[-1] == "buffer-assignment"
 
 
 def test_late_pipelines_have_the_real_names() -> None:
     cpu = [one.name for one in whole_pipeline("cpu", Registry())][2:]
     assert cpu[:2] == ["hlo normalization", "HLO passes after layout assignment"]
-    gpu = [one.name for one in whole_pipeline("gpu", Registry())][4:]
+    gpu = [one.name for one in whole_pipeline("gpu", Registry())][5:]
     assert gpu[:3] == ["layout normalization", "hlo normalization", "post-layout_assignment"]
     assert [one for one in gpu if "schedul" in one] == [
         "pre-scheduling-copy-insertion", "pre-scheduling-passes", "scheduling", "post-scheduling-passes",
@@ -234,7 +234,8 @@ def test_names_of_calls_stand_before_those_of_what_they_call() -> None:
 
 
 def test_constants_get_names_that_a_linker_takes() -> None:
-    text = "HloModule m\nENTRY e {\n  x = f32[] parameter(0)\n  c.1-a = f32[] constant(1)\n  ROOT r = f32[] add(x, c.1-a)\n}\n"
+    body = "  x = f32[] parameter(0)\n  c.1-a = f32[] constant(1)\n  ROOT r = f32[] add(x, c.1-a)\n"
+    text = f"HloModule m\nENTRY e {{\n{body}}}\n"
     assert [one.name for one in alone(text, "sanitize-constant-names").entry] == ["x", "c_1_a", "r"]
 
 

@@ -16,9 +16,7 @@ _COSTS = ("refused", "ineligible")
 @click.command("fusion", epilog="Example: hloscope fusion dump/ --filter 'verdict=ineligible and bytes>1MB'")
 @click.argument("path")
 @module_option
-@click.option(
-    "--target", metavar="NAME/FILE", help="Decide anew for cpu, h100, a100, b200, mi300, a file."
-)
+@click.option("--target", metavar="NAME/FILE", help="Decide anew for cpu, h100, a100, b200, mi300, a file.")
 @click.option("--kernels", "as_kernels", is_flag=True, help="The kernels instead: traffic saved, roofline (GPU).")
 @table_options
 def command(path: str, module: str | None, target: str | None, as_kernels: bool, table: TableOptions) -> None:
@@ -91,6 +89,7 @@ def command(path: str, module: str | None, target: str | None, as_kernels: bool,
                 Column("origin"),
                 Column("made", hidden=True),
                 Column("computation", hidden=True),
+                Column("pass", hidden=len({row.pass_name for row in report.rows}) < 2),
             ],
             table,
             source=run.source,
@@ -116,6 +115,7 @@ def _rows(rows: tuple[FusionRow, ...]) -> Iterator[dict[str, object]]:
             "origin": row.origin,
             "made": row.made,
             "computation": row.computation,
+            "pass": row.pass_name,
         }
 
 

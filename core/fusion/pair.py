@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from hloscope.core.analysis.cost import shape_bytes
 from hloscope.core.analysis.cost_units import microseconds
 from hloscope.core.analysis.device import load_device
+from hloscope.core.analysis.elementwise import is_generally_fusible
 from hloscope.core.errors import HloscopeError, UsageError
 from hloscope.core.fusion.deciders import decide
 from hloscope.core.hlo.computation import HloComputation
@@ -153,6 +154,8 @@ def _verdict(decision: Decision, numbers: Mapping[str, object]) -> PairVerdict:
 
 # ---------------------------------------------------------------- other back ends
 def _judge_by_running(module: HloModule, producer: str, consumer: str, backend: str) -> PairVerdict:
+    a, _ = find_pair(module, producer, consumer)
+    opcode, fusible = a.opcode, is_generally_fusible(a)
     holds: dict[str, set[str]] = {}
     last: PairVerdict | None = None
     for one in decide(module, backend).decisions:
@@ -165,6 +168,8 @@ def _judge_by_running(module: HloModule, producer: str, consumer: str, backend: 
                 return last
         if one.verdict == "fused" and one.made is not None:
             holds[one.made] = inside | holds.get(one.subject or "", {one.subject or ""})
+    if last is None and not fusible:
+        return PairVerdict("refused", "not_fusible", f"a {opcode} cannot be part of a fusion")
     if last is None:
         return PairVerdict("refused", "not_asked", "the pass never asked about this edge")
     return last

@@ -58,6 +58,8 @@ class FusionRow:
     made: str | None = None
     """The fusion that holds both afterwards."""
     computation: str | None = None
+    pass_name: str | None = None
+    """The pass that decided, counted in `step` from 0; None where the fusions were found by comparing stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,10 @@ def fusion_report(run: Run, *, target: str | None = None) -> FusionReport:
         return _decided(run, backend_of(target), None if target == "cpu" else target)
     events = run.events(type="fusion_decision")
     if events:
+        names = {one.index: one.pass_name for one in run.passes}
         rows = [
             FusionRow(
+                pass_name=names.get(one.pass_index) if one.pass_index is not None else None,
                 step=_int(one.numbers.get("step")) or 0,
                 producer=one.subject or "",
                 consumers=_names(one.numbers.get("consumers")),
@@ -167,15 +171,15 @@ def _decided(run: Run, backend: str, device: str | None) -> FusionReport:
     decided = decide(module, backend, where)
     name = f"XLA:{backend.upper()}" + (f" on {where.name}" if where is not None else "")
     note = f"decided by hloscope's own {FUSION_PASSES[backend]} as {name} would"
-    rows = [_row(one) for one in decided.decisions]
+    rows = [_row(one, FUSION_PASSES[backend]) for one in decided.decisions]
     before, _ = _module_before(run, backend)
     return FusionReport(tuple(_finish(rows, before)), "core", backend, (note,))
 
 
-def _row(one: FusionDecision) -> FusionRow:
+def _row(one: FusionDecision, pass_name: str) -> FusionRow:
     return FusionRow(
         one.step, one.subject or "", one.consumers, one.verdict or "", one.code, one.reason, one.us_fused,
-        one.us_unfused, one.bytes, one.fuel, one.origin, one.made, one.computation,
+        one.us_unfused, one.bytes, one.fuel, one.origin, one.made, one.computation, pass_name,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from hloscope.core.cli.opening import module_option, opened, refuse_existing, say_notes
 from hloscope.core.cli.output import TableOptions, emit_object, emit_table, json_option
 from hloscope.core.cli.stage_texts import StageTexts
-from hloscope.core.errors import EvaluationError, HloscopeError, UnsupportedError, UsageError
+from hloscope.core.errors import CompileError, EvaluationError, HloscopeError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.module import HloModule
@@ -125,7 +125,11 @@ def _on_xla(program: HloModule, text: str, inputs: Sequence[Array], path: str) -
     devices = program.num_partitions * program.replica_count
     if devices > 1:
         raise UsageError(f"the module is for {devices} devices; the xla engine runs it on one", path=path)
-    outputs, _, _ = execute_hlo_text(text, list(inputs))
+    try:
+        outputs, _, _ = execute_hlo_text(text, list(inputs))
+    except CompileError as error:
+        error.path = error.path or path
+        raise
     return list(outputs)
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import closing
 
 import click
 
+from hloscope.core.cli.opening import say_notes
 from hloscope.core.cli.output import Column, TableOptions, emit_table, table_options
+from hloscope.core.ledger.queries import Cell
 from hloscope.core.views.data import Source
-from hloscope.core.views.run import load
+from hloscope.core.views.run import Run, load
 
 
 @click.command("sql", epilog="Example: hloscope sql run.ledger 'select pass, count(*) n from rewrites group by pass'")
@@ -19,27 +23,38 @@ from hloscope.core.views.run import load
 def command(path: str, query: str, table: TableOptions) -> None:
     """Ask RUN.ledger in SQL; QUERY may be - to read it from standard input. Nothing can be changed.
 
+    With --jsonl a row is printed as soon as it is found. Of a dump its largest module is asked;
+    hloscope import makes a ledger of all.
+
     Views: runs, modules, passes, stages, events, rewrites, refusals, fuel, fusion_decisions, notes.
     """
     if query == "-":
         query = sys.stdin.read()
     narrowed = table.filter is not None or table.sort is not None
     limit = None if narrowed or table.limit is None else table.limit + 1
-    # A query is about all modules: which one a run would show does not matter, nor what it notes about it.
+    # A query over a ledger is about all modules: which one a run would show does not matter, nor its notes.
     with load(path) as run:
-        result = run.sql(query, limit=limit)
+        if run.source.kind == "dump":
+            say_notes(run.notes)
         single = run.source.module if len(run.modules) == 1 else ""
         source = Source(path, single, run.source.xla_build, run.source.target, run.source.kind)
-        names = _distinct(result.columns)
-        rows = [dict(zip(names, map(_plain, row), strict=True)) for row in result.rows]
-        emit_table(rows, [Column(name, show=str) for name in names], table, source=source)
+        with closing(run.sql_rows(query) if table.jsonl else _at_once(run, query, limit)) as found:
+            names = _distinct(next(found))
+            rows = (dict(zip(names, map(_plain, row), strict=True)) for row in found)
+            emit_table(rows, [Column(name, show=str) for name in names], table, source=source)
 
 
-def _distinct(names: tuple[str, ...]) -> list[str]:
+def _at_once(run: Run, query: str, limit: int | None) -> Generator[tuple[Cell, ...]]:
+    result = run.sql(query, limit=limit)
+    yield result.columns
+    yield from result.rows
+
+
+def _distinct(names: Sequence[object]) -> list[str]:
     """Column names as keys: a second ``id`` becomes ``id_2``."""
     seen: Counter[str] = Counter()
     found: list[str] = []
-    for name in names:
+    for name in map(str, names):
         seen[name] += 1
         found.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
     return found

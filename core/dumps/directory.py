@@ -350,10 +350,11 @@ class Dump:
             chosen = self.modules[0]
             if len(self.modules) == 1:
                 return chosen, None
-            return chosen, f"{len(self.modules)} modules; took the largest, {chosen.label} (--module picks another)"
+            how_many = f"{len(self.modules)} modules"
+            return chosen, f"{how_many}; took the largest, number 0, {chosen.label} (--module picks another)"
         found = self.matching(spec)
-        note = f"{len(found)} modules match {spec!r}; took the largest, {found[0].label}" if len(found) > 1 else None
-        return found[0], note
+        note = f"{len(found)} modules match {spec!r}; took number {found[0].index}, {found[0].label}"
+        return found[0], note if len(found) > 1 else None
 
     def matching(self, spec: str | None = None) -> list[Module]:
         """The modules that a spec names (all without one), in the order of ``modules``.

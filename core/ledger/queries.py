@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -138,27 +139,46 @@ def _run_query(
     limit: int | None,
     cancelled: Callable[[], bool] | None,
 ) -> SqlResult:
-    path = connection.path
+    with _asking(connection, cancelled):
+        cursor, columns = _started(connection, query, parameters)
+        rows = cursor.fetchall() if limit is None else cursor.fetchmany(limit + 1)
+    truncated = limit is not None and len(rows) > limit
+    return SqlResult(columns, rows[:limit] if truncated else rows, truncated)
+
+
+def _stream_query(connection: LedgerConnection, query: str) -> Generator[tuple[Cell, ...]]:
+    with _asking(connection, None):
+        cursor, columns = _started(connection, query, ())
+        yield columns
+        yield from cursor
+
+
+def _started(
+    connection: LedgerConnection, query: str, parameters: Sequence[Cell]
+) -> tuple[sqlite3.Cursor, tuple[str, ...]]:
+    cursor = connection.execute(query, parameters)
+    if cursor.description is None:
+        raise LedgerError("SQL: the statement returns no rows; only SELECT is answered", path=connection.path)
+    return cursor, tuple(str(one[0]) for one in cursor.description)
+
+
+@contextmanager
+def _asking(connection: LedgerConnection, cancelled: Callable[[], bool] | None) -> Generator[None]:
+    """While a query of the user runs: nothing but reading is allowed, and what SQLite refuses is one line."""
     decoder = _Decoder(connection)
     connection.create_function("sentence", 1, lambda number: _sentence(decoder, number))
     connection.set_authorizer(_authorize)
     # Always there: Ctrl-C is noticed while Python code runs, and what it raises ends the query as an interruption.
     connection.set_progress_handler(lambda: int(cancelled is not None and cancelled()), _STEPS_BETWEEN_CHECKS)
     try:
-        cursor = connection.execute(query, parameters)
-        if cursor.description is None:
-            raise LedgerError("SQL: the statement returns no rows; only SELECT is answered", path=path)
-        columns = tuple(str(one[0]) for one in cursor.description)
-        rows = cursor.fetchall() if limit is None else cursor.fetchmany(limit + 1)
+        yield
     except (sqlite3.Error, sqlite3.Warning) as error:
         if str(error) == "interrupted" and not (cancelled is not None and cancelled()):
             raise KeyboardInterrupt from None
-        raise _sql_error(path, error) from error
+        raise _sql_error(connection.path, error) from error
     finally:
         connection.set_authorizer(None)
         connection.set_progress_handler(None, 0)
-    truncated = limit is not None and len(rows) > limit
-    return SqlResult(columns, rows[:limit] if truncated else rows, truncated)
 
 
 def _sql_error(path: str, error: Exception) -> LedgerError:
@@ -259,6 +279,10 @@ class LedgerReader:
     ) -> SqlResult:
         """See the function of the same name."""
         return _run_query(self.connection, query, parameters, limit, cancelled)
+
+    def sql_rows(self, query: str) -> Generator[tuple[Cell, ...]]:
+        """The column names, then the rows of a query one by one as SQLite finds them. Raises as ``sql`` does."""
+        return _stream_query(self.connection, query)
 
 
 def read_events(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
 from itertools import count
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ from hloscope.core.dumps.rows import StageReading, TimelineRow, timeline
 from hloscope.core.errors import DumpError, HloscopeError
 from hloscope.core.ledger.declare import Event
 from hloscope.core.ledger.events import DumpNote, UnannouncedChange
-from hloscope.core.ledger.queries import LedgerReader, SqlResult
+from hloscope.core.ledger.queries import Cell, LedgerReader, SqlResult
 from hloscope.core.ledger.record import LedgerWriter, RunInfo
 from hloscope.core.version import version
 from hloscope.core.views.choosing import choose
@@ -162,6 +162,9 @@ class DumpSource:
     def sql(self, query: str, limit: int | None, cancelled: Cancelled | None) -> SqlResult:
         check(cancelled)
         return self._ledger.sql(query, limit=limit, cancelled=cancelled)
+
+    def sql_rows(self, query: str) -> Generator[tuple[Cell, ...]]:
+        return self._ledger.sql_rows(query)
 
     @cached_property
     def _ledger(self) -> LedgerReader:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import cached_property
 from threading import RLock
 
 from hloscope.core.dumps.filenames import FileKind
-from hloscope.core.errors import LedgerError, UsageError
+from hloscope.core.errors import LedgerError
 from hloscope.core.ledger.events import DumpNote
-from hloscope.core.ledger.queries import LedgerReader, SqlResult, StoredEvent
+from hloscope.core.ledger.queries import Cell, LedgerReader, SqlResult, StoredEvent
 from hloscope.core.ledger.queries import ModuleRow as StoredModule
 from hloscope.core.views.choosing import choose
 from hloscope.core.views.data import EventRow, ModuleRow, Source
@@ -146,10 +146,11 @@ class LedgerSource:
         return int(self._reader.sql(query, parameters=(self._module.id,)).rows[0][0] or 0)
 
     def sql(self, query: str, limit: int | None, cancelled: Cancelled | None) -> SqlResult:
-        if not query.strip():
-            raise UsageError("the query is empty")
         with self._lock:
             return self._reader.sql(query, limit=limit, cancelled=cancelled)
+
+    def sql_rows(self, query: str) -> Generator[tuple[Cell, ...]]:
+        return self._reader.sql_rows(query)
 
     def close(self) -> None:
         self._reader.close()

@@ -10,7 +10,7 @@ bytes, by content, so that stages that are equal share one. Long answers take ``
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from threading import RLock
 from types import TracebackType
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hloscope.core.analysis.real_compile import PassPair
     from hloscope.core.dumps.filenames import FileKind
     from hloscope.core.layout.replay import Replay
-    from hloscope.core.ledger.queries import SqlResult
+    from hloscope.core.ledger.queries import Cell, SqlResult
     from hloscope.core.text.module_index import ModuleIndex
     from hloscope.core.views.buffers import Buffers
     from hloscope.core.views.copies import CopiesAnswer
@@ -130,7 +130,7 @@ class Run:
 
     def __repr__(self) -> str:
         target = f" for {self.source.target}" if self.source.target else ""
-        return f"<run {self.source.module or '?'}{target}: {len(self)} stages, {self.source.path}>"
+        return f"<run {self.source.module or '?'}{target}: {len(self)} passes, {self.source.path}>"
 
     def _repr_html_(self) -> str:
         from hloscope.core.views.summary import timeline_html
@@ -363,7 +363,15 @@ class Run:
     def sql(self, query: str, *, limit: int | None = None, cancelled: Cancelled | None = None) -> SqlResult:
         """The answer to a read-only query over the ledger's views. Raises LedgerError for bad SQL, UnsupportedError
         where the run is no ledger."""
+        if not query.strip():
+            raise UsageError("the query is empty")
         return self._source.sql(query, limit, cancelled)
+
+    def sql_rows(self, query: str) -> Generator[tuple[Cell, ...]]:
+        """The column names and then the rows of a query, one by one as they are found. Raises as ``sql`` does."""
+        if not query.strip():
+            raise UsageError("the query is empty")
+        return self._source.sql_rows(query)
 
     @property
     def fusion(self) -> FusionReport:

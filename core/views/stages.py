@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -22,7 +22,7 @@ from hloscope.core.errors import ParseError, UnsupportedError
 from hloscope.core.views.data import EventRow, ModuleRow, Source
 
 if TYPE_CHECKING:
-    from hloscope.core.ledger.queries import SqlResult
+    from hloscope.core.ledger.queries import Cell, SqlResult
 
 Cancelled = Callable[[], bool]
 """Asked now and then during long work; True ends it with ``CancelledError``."""
@@ -118,6 +118,10 @@ class StageSource(Protocol):
         """The answer to a read-only query. Raises ``UnsupportedError`` where the source is no database."""
         ...
 
+    def sql_rows(self, query: str) -> Generator[tuple[Cell, ...]]:
+        """The column names and then the rows of a query, one by one as they are found. Raises as ``sql`` does."""
+        ...
+
     def close(self) -> None:
         """Gives back files."""
         ...
@@ -163,7 +167,13 @@ class TextSource:
         return 0
 
     def sql(self, query: str, limit: int | None, cancelled: Cancelled | None) -> SqlResult:
-        raise UnsupportedError(
+        raise self._no_sql()
+
+    def sql_rows(self, query: str) -> Generator[tuple[Cell, ...]]:
+        raise self._no_sql()
+
+    def _no_sql(self) -> UnsupportedError:
+        return UnsupportedError(
             "SQL needs a ledger, this is a single HLO text",
             path=self.source.path,
             hint="hloscope opt … --ledger RUN.ledger and hloscope compile -o RUN.ledger write one",

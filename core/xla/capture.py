@@ -218,9 +218,8 @@ def _import(
 
 
 def _same_environment(python: str) -> bool:
-    return os.path.realpath(python) == os.path.realpath(sys.executable) and os.path.dirname(python) == os.path.dirname(
-        sys.executable
-    )
+    ours, theirs = os.path.abspath(sys.executable), os.path.abspath(python)
+    return os.path.realpath(theirs) == os.path.realpath(ours) and os.path.dirname(theirs) == os.path.dirname(ours)
 
 
 def _run(argv: list[str], env: dict[str, str], log_path: str, stderr: BinaryIO) -> int:

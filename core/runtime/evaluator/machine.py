@@ -361,9 +361,9 @@ def _runs_on_arrays(computation: HloComputation) -> bool:
     for node in computation:
         if any(not leaf.is_scalar for _, leaf in node.shape.leaves()):
             return False
-        if node.opcode not in SHAPELESS and node.opcode not in ("parameter", "constant"):
+        if node.opcode not in SHAPELESS and node.opcode not in ("parameter", "constant", "bitcast"):
             return False
-        if node.opcode == "bitcast-convert" and node.shape.type.bits != node.operand(0).shape.type.bits:
+        if node.opcode in ("bitcast", "bitcast-convert") and node.shape.type.bits != node.operand(0).shape.type.bits:
             return False
     return True
 

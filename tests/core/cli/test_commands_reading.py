@@ -102,8 +102,12 @@ def test_the_index_of_ls_is_what_module_takes(hloscope: Hloscope, fixtures: Path
 
 def test_what_was_taken_is_said_on_stderr(hloscope: Hloscope, fixtures: Path) -> None:
     outcome = hloscope("passes", fixtures / "dumps/cpu_multi", "--json")
-    assert "took the largest" in outcome.err and "--module" in outcome.err
+    assert "took the largest, number 0, " in outcome.err and "--module" in outcome.err
     assert outcome.json["rows"]
+    several = hloscope("passes", fixtures / "dumps/cpu_multi", "--module", "jit", "--json")
+    number = int(several.err.partition("took number ")[2].partition(",")[0])
+    again = hloscope("passes", fixtures / "dumps/cpu_multi", "--module", number, "--json")
+    assert again.json == several.json and again.err == ""
 
 
 # ---------------------------------------------------------------- import and sql
@@ -152,6 +156,23 @@ def test_sql_columns_of_one_name_are_kept_apart(hloscope: Hloscope, fixtures: Pa
     hloscope("import", fixtures / "dumps/cpu_snapshot", "-o", ledger)
     rows = hloscope("sql", ledger, "select 1 a, 2 a, x'00ff' b", "--json").json["rows"]
     assert rows == [{"a": 1, "a_2": 2, "b": "<2 bytes>"}]
+
+
+def test_rows_of_a_query_that_never_ends(fixtures: Path, tmp_path: Path) -> None:
+    ledger = tmp_path / "run.ledger"
+    child("import", fixtures / "dumps/cpu_snapshot", "-o", ledger)
+    query = "with recursive t(x) as (select 1 union all select x+1 from t) select x from t"
+    command = [sys.executable, "-m", "hloscope.core.cli.main", "sql", str(ledger), query, "--jsonl"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert [json.loads(process.stdout.readline()) for _ in range(2)] == [{"x": 1}, {"x": 2}]
+        process.stdout.close()
+        assert process.wait(timeout=30) == 141 and process.stderr.read() == ""
+
+
+def test_sql_on_a_dump_says_which_module_is_asked(hloscope: Hloscope, fixtures: Path) -> None:
+    outcome = hloscope("sql", fixtures / "dumps/cpu_multi", "select count(*) n from modules", "--json")
+    assert outcome.json["rows"] == [{"n": 1}] and "took the largest" in outcome.err
 
 
 # ---------------------------------------------------------------- diff

@@ -31,6 +31,19 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+def test_a_stage_that_xla_does_not_compile_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "late.hlo"
+    path.write_text(
+        "HloModule late, is_scheduled=true\n\nENTRY %e (x: f32[4]) -> s32[4] {\n"
+        "  %x = f32[4]{0} parameter(0)\n  ROOT %b = s32[4]{0} bitcast(%x)\n}\n"
+    )
+    code, _, err = hloscope(capsys, "run", path, "--engine", "xla")
+    assert code == 2 and err.count("\n") == 1
+    assert err.startswith(f"hloscope: {path}: ") and "optimized already" in err and "--engine reference" in err
+    assert "JaxRuntimeError" not in err
+    assert hloscope(capsys, "run", path)[0] == 0
+
+
 @pytest.fixture
 def dump(fixtures: Path, tmp_path: Path) -> Path:
     """A copy of a real GPU dump in which a pass went wrong."""

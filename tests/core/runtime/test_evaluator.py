@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import ml_dtypes
@@ -213,6 +214,24 @@ def test_sort_without_an_order_still_permutes() -> None:
     body = "  x = f32[50] parameter(0)\n  ROOT r = f32[50] sort(x), dimensions={0}, to_apply=less"
     out = run(body, x, computations=LESS)
     assert np.array_equal(np.sort(out), np.sort(x), equal_nan=True)
+
+
+def test_a_comparator_that_looks_at_bits_runs_on_whole_rows() -> None:
+    """What XLA:CPU makes of a sort of floats: one comparison at a time would take minutes."""
+    computations = (
+        "c {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  zero = s32[] constant(0)\n"
+        "  most = s32[] constant(2147483647)\n  ia = s32[] bitcast(a)\n  ib = s32[] bitcast(b)\n"
+        "  na = pred[] compare(ia, zero), direction=LT\n  nb = pred[] compare(ib, zero), direction=LT\n"
+        "  xa = s32[] xor(most, ia)\n  xb = s32[] xor(most, ib)\n"
+        "  ka = s32[] select(na, xa, ia)\n  kb = s32[] select(nb, xb, ib)\n"
+        "  ROOT r = pred[] compare(ka, kb), direction=LT\n}"
+    )
+    x = np.random.default_rng(2).standard_normal((300, 200)).astype(np.float32)
+    body = "  x = f32[300,200] parameter(0)\n  ROOT r = f32[300,200] sort(x), dimensions={1}, to_apply=c"
+    started = time.process_time()
+    out = run(body, x, computations=computations)
+    assert np.array_equal(out, np.sort(x, axis=1))
+    assert time.process_time() - started < 20
 
 
 def test_while_runs_and_gives_up() -> None:

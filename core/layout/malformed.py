@@ -61,9 +61,13 @@ CALLEES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def _without_callee(module: HloModule) -> str | None:
-    """A call without its computation, which the verifier leaves to the reader."""
+    """A call without its computation, or with other operands than it takes: the verifier leaves that to the reader."""
     for one in module.instructions():
         wanted = CALLEES.get(one.opcode)
         if wanted is not None and not any(one.called.get(name) for name in wanted):
             return f"%{one.name}: a {one.opcode} needs {' or '.join(wanted)}"
+        if one.opcode in ("call", "fusion"):
+            taken = len(one.called_computations[0].parameters)
+            if taken != one.operand_count:
+                return f"%{one.name}: the computation takes {taken} operands, the {one.opcode} has {one.operand_count}"
     return None

@@ -131,13 +131,14 @@ class HloComputation:
         """Add a node at the end and return it; its name is made unique in the module unless `keep_name`."""
         if instruction.in_computation:
             raise InternalError(f"{instruction!r} is in a computation already")
+        names = self._module.instruction_names if self._module is not None else None
         instruction.attach(self)
         self._instructions[instruction] = None
-        if self._module is not None:
+        if names is not None:
             if keep_name:
-                self._module.instruction_names.reserve(instruction.name)
+                names.reserve(instruction.name)
             else:
-                instruction.set_name_unchecked(self._module.instruction_names.unique(instruction.name))
+                instruction.set_name_unchecked(names.unique(instruction.name))
         if instruction.opcode == "parameter":
             self._place_parameter(instruction)
         self.version += 1
@@ -191,6 +192,7 @@ class HloComputation:
             raise InternalError(f"{instruction!r} is the root of {self._name}")
         if instruction.control_predecessors or instruction.control_successors:
             raise InternalError(f"{instruction!r} has control edges")
+        names = self._module.instruction_names if self._module is not None else None
         if instruction.opcode == "parameter":
             self._parameters.remove(instruction)
         instruction.detach_operands()
@@ -198,8 +200,8 @@ class HloComputation:
         for computation in instruction.called_computations:
             computation.drop_caller(instruction)
         instruction.attach(None)
-        if self._module is not None:
-            self._module.instruction_names.release(instruction.name)
+        if names is not None:
+            names.release(instruction.name)
         self.version += 1
 
     def remove_with_dead_operands(self, instruction: HloInstruction) -> int:

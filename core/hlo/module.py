@@ -32,8 +32,9 @@ class HloModule:
         """Source tables; empty where the text has none."""
         self.tables_present = False
         """Whether the text has the tables, even empty ones."""
-        self.instruction_names = NameUniquer()
-        """Names in use by instructions."""
+        self._instruction_names = NameUniquer()
+        self._to_reserve: list[HloComputation] = []
+        """Computations as they were read, whose names nobody has needed yet."""
         self.computation_names = NameUniquer()
         """Names in use by computations."""
         self._computations: dict[HloComputation, None] = {}
@@ -134,6 +135,14 @@ class HloModule:
         return parameters.tuple_shapes, result
 
     # ---------------------------------------------------------------- edits
+    @property
+    def instruction_names(self) -> NameUniquer:
+        """Names that instructions have or had; to be asked before an instruction comes or goes, not after."""
+        for computation in self._to_reserve:
+            self._instruction_names.reserve_all(computation.instruction_names())
+        self._to_reserve.clear()
+        return self._instruction_names
+
     def add_computation(
         self, computation: HloComputation, *, entry: bool = False, keep_name: bool = False, first: bool = False
     ) -> HloComputation:
@@ -144,11 +153,12 @@ class HloModule:
         computation.attach(self)
         if keep_name:
             self.computation_names.reserve(computation.name)
-            self.instruction_names.reserve_all(computation.instruction_names())
+            self._to_reserve.append(computation)
         else:
             computation.set_name_unchecked(self.computation_names.unique(computation.name))
+            names = self.instruction_names
             for instruction in computation:
-                instruction.set_name_unchecked(self.instruction_names.unique(instruction.name))
+                instruction.set_name_unchecked(names.unique(instruction.name))
         if first:
             self._computations = {computation: None, **self._computations}
         else:

@@ -63,9 +63,12 @@ def unseen(before: HloModule, after: HloModule, *, layouts: bool) -> list[Unsafe
     """Orders that a stage loses and layouts that it gets wrong; `layouts` where both stages have theirs assigned."""
     found = lost_orders(before, after)
     if layouts:
+        turned = _layouts_turned(before, after)
         known = {(one.kind, one.instruction) for one in layout_faults(before)}
-        found += [one for one in layout_faults(after) if (one.kind, one.instruction) not in known]
-        found += _layouts_turned(before, after)
+        wrong = [one for one in layout_faults(after) if (one.kind, one.instruction) not in known]
+        # What was turned is the cause; that its readers do not fit follows.
+        names = {one.instruction for one in wrong}
+        found += [one for one in turned if one.instruction in names] or turned or wrong
     return found
 
 

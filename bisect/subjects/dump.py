@@ -245,12 +245,11 @@ class _Search:
     def _structure(self) -> None:
         """Where values tell nothing: what neighbouring stages show without being evaluated."""
         before = None
-        layouts = False
+        rows = self._run.outline
+        assigned = next((at for at, row in enumerate(rows) if row.pass_name == "layout-assignment"), len(rows))
         moved = 0.0
         for position, number in enumerate(self._stages):
-            row = self._run.outline[number]
-            had_layouts = layouts
-            layouts = layouts or row.pass_name == "layout-assignment"
+            had_layouts = position > 0 and self._stages[position - 1] >= assigned
             try:
                 after = load_module(self._texts[number]())
             except HloscopeError:

@@ -207,6 +207,8 @@ slice-sinker passes.simple:SliceSinker
     one operation for several on slices of a value
 small-while-loop-hoisting passes.finishing:SmallWhileLoopHoisting
     loops of few bytes as one call
+sort-iota-fusion fusion.gpu.sort_iota_fusion:SortIotaFusion
+    sorts take in the iotas that they sort along
 stochastic_convert_decomposer passes.expand.formats:StochasticConvertDecomposer
     randomly rounded integers by comparisons
 topk-decomposer passes.expand.topk:TopkDecomposer

@@ -203,3 +203,24 @@ def test_a_real_stage(corpus: Path, case: str, name: str, after: str) -> None:
     assert found["groups"].agree == found["groups"].total
     assert found["kinds"].agree == found["kinds"].total
     assert {one.name for one in kernels(real)} == {one.name for one in kernels(module)}
+
+
+SORT = """x = f32[16,8]{1,0} parameter(0)
+  i = s32[16,8]{1,0} iota(), iota_dimension=1
+  ROOT s = (f32[16,8]{1,0}, s32[16,8]{1,0}) sort(x, i), dimensions={1}, is_stable=true, to_apply=less"""
+LESS = """less { e.a = f32[] parameter(0)
+ e.b = f32[] parameter(1)
+ e.i = s32[] parameter(2)
+ e.j = s32[] parameter(3)
+ ROOT e.r = pred[] compare(e.a, e.b), direction=LT }
+"""
+
+
+def test_a_sort_takes_in_its_iota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "HEAD", HEAD + LESS)
+    module, decisions = run(SORT, "sort-iota-fusion")
+    (kernel,) = kernels(module)
+    assert (inside(kernel), [one.name for one in kernel.operands]) == (["iota", "sort"], ["x"])
+    assert [(one.subject, one.verdict, one.made) for one in decisions] == [("i", "fused", kernel.name)]
+    module, decisions = run(SORT, "sort-iota-fusion", fuel=0)
+    assert kernels(module) == []

@@ -383,7 +383,8 @@ def _by_line(data: MapData) -> tuple[str, list[Line]]:
     """What is alive at the peak by the Python line that made it."""
     groups: dict[str, list[PeakValue]] = {}
     for one in data.largest:
-        where = f"{one.source.file}:{one.source.line}" if one.source is not None else "no source line"
+        made = f"{one.source.file}:{one.source.line}" if one.source is not None else "no source line"
+        where = "parameters: the caller's arrays" if "parameter" in one.kind else made
         groups.setdefault(where, []).append(one)
     sizes = {where: sum(one.size for one in found) for where, found in groups.items()}
     most = max(sizes.values(), default=0)

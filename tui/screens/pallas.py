@@ -10,7 +10,6 @@ from textual.binding import Binding, BindingType
 
 from hloscope.tui import child
 from hloscope.tui.content import Line, plain
-from hloscope.tui.highlight import wrapped
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import Work
 from hloscope.tui.screens.two_panes import TwoPanesScreen
@@ -118,8 +117,8 @@ without --trace the file is only parsed; --trace imports it in a child process, 
         lines: list[Line] = [Line("findings", "heading")] if findings else []
         for one in findings:
             severity = str(one.get("severity"))
-            text = f"  {severity:<8} {one.get('line')}: {one.get('message')}  [{one.get('code')}]"
-            parts = ((f"  {severity:<8} ", _MARKS.get(severity, "note")), (text[11:], ""))
+            text = f"  {severity:<11} {one.get('line')}: {one.get('message')}  [{one.get('code')}]"
+            parts = ((f"  {severity:<11} ", _MARKS.get(severity, "note")), (text[14:], ""))
             lines.append(Line(text, "", differs=parts, item=one))
         lines.append(Line("kernels", "heading"))
         for one in calls:
@@ -140,14 +139,14 @@ without --trace the file is only parsed; --trace imports it in a child process, 
         place = _Place(str(one.get("file")), int(one.get("line") or 1))
         out = [
             Line(f"{one.get('severity')}: {one.get('code')}", "heading", item=place),
-            *self._folded(str(one.get("message"))),
+            plain(f"  {one.get('message')}", ""),
         ]
         out.append(Line(f"  at {place.file}:{place.line}  (e opens it)", "note", item=place))
         for other in one.get("related") or []:
             at = _Place(str(other.get("file")), int(other.get("line") or 1))
             out.append(Line(f"  {at.file}:{at.line}: {other.get('message')}", "note", item=at))
         if one.get("fix"):
-            out += [plain(), plain("fix", "heading"), *self._folded(str(one["fix"]))]
+            out += [plain(), plain("fix", "heading"), plain(f"  {one['fix']}", "")]
         known = (
             "severity",
             "code",
@@ -163,10 +162,6 @@ without --trace the file is only parsed; --trace imports it in a child process, 
         )
         rest = {key: value for key, value in one.items() if key not in known and value not in (None, "", [], {}, 0)}
         return out + [plain(f"  {key} {value}") for key, value in rest.items()]
-
-    def _folded(self, text: str) -> list[Line]:
-        rows = wrapped([(f"  {text}", "")], max(30, self.detail.size.width - 2), 2)
-        return [plain("".join(part for part, _ in row), "") for row in rows]
 
     def _call(self, one: dict[str, Any]) -> list[Line]:
         place = _Place(str(one.get("file")), int(one.get("line") or 1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -90,17 +89,18 @@ def _with_xla(
     from hloscope.core.dumps.importer import import_dump
     from hloscope.core.xla.compile import compile_hlo_text, compile_stablehlo
     from hloscope.core.xla.protos import proto_reader
+    from hloscope.core.xla.scratch import scratch_folder
 
     given = classify(path)
     if dump_to is not None and os.path.isdir(dump_to) and os.listdir(dump_to):
         raise UsageError("the folder for the dump is not empty", path=dump_to)
-    with TemporaryDirectory(prefix="hloscope-dump-") as scratch:
+    with scratch_folder() as (scratch, _):
         folder = dump_to if dump_to is not None else scratch
         if given.kind is InputKind.STABLEHLO:
             program = given.data if given.data is not None else _bytes(path)
-            compile_stablehlo(program, dump_to=folder, target=target, flags=flags)
+            compile_stablehlo(program, dump_to=folder, target=target, flags=flags, pass_log=True)
         else:
-            compile_hlo_text(_first_stage(path, module), dump_to=folder, target=target, flags=flags)
+            compile_hlo_text(_first_stage(path, module), dump_to=folder, target=target, flags=flags, pass_log=True)
         with progress("importing stages") as report:
             result = import_dump(
                 folder, output, force=force, kind="capture", proto_reader=proto_reader, progress=report

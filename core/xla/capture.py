@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,6 +29,7 @@ from hloscope.core.xla.compile import CompileResult, compile_function, compile_s
 from hloscope.core.xla.flags import capture_environment, dump_flags, supported_flags, user_dump_folder
 from hloscope.core.xla.notes import write_capture_note
 from hloscope.core.xla.protos import proto_reader
+from hloscope.core.xla.scratch import scratch_folder
 from hloscope.core.xla.targets import package_version
 
 _LOG_START = re.compile(rb"^[VIWEF][0-9]{4} ")
@@ -73,8 +73,7 @@ def capture_command(
     program = shutil.which(argv[0])
     if program is None:
         raise UsageError(f"{argv[0]}: no such command")
-    folder = _dump_folder(keep_dump)
-    try:
+    with _dump_folder(keep_dump) as (folder, held):
         notes: list[str] = []
         python = program if re.match(r"python[0-9.]*$", os.path.basename(program)) else sys.executable
         ours = dump_flags(folder, pass_re=pass_re, proto=proto, extra=supported_flags(python))
@@ -83,7 +82,7 @@ def capture_command(
             notes.append(f"the program's own --xla_dump_to={own} is overridden while it is captured")
         env = capture_environment(os.environ, ours)
         log_path = os.path.join(folder, PASS_LOG_FILE)
-        exit_code = _run(list(argv), env, log_path, stderr or sys.stderr.buffer)
+        exit_code = _run(list(argv), env, log_path, stderr or sys.stderr.buffer, held)
         note_path = os.path.join(folder, CAPTURE_FILE)
         with _named(note_path):
             write_capture_note(
@@ -98,9 +97,6 @@ def capture_command(
             notes.append("the program compiled nothing with XLA")
         kept = folder if keep_dump is not None else None
         return CaptureResult(exit_code, report, kept, tuple(notes))
-    finally:
-        if keep_dump is None:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def capture_function(
@@ -120,7 +116,7 @@ def capture_function(
     """
 
     def run(folder: str) -> CompileResult:
-        return compile_function(spec, dump_to=folder, target=target, args=args, flags=flags)
+        return compile_function(spec, dump_to=folder, target=target, args=args, flags=flags, pass_log=True)
 
     return _compiled(run, ledger_path, keep_dump, force, progress, spec, module=_module_of(spec))
 
@@ -142,7 +138,7 @@ def capture_stablehlo(
     """
 
     def run(folder: str) -> CompileResult:
-        return compile_stablehlo(program, dump_to=folder, target=target, flags=flags)
+        return compile_stablehlo(program, dump_to=folder, target=target, flags=flags, pass_log=True)
 
     return _compiled(run, ledger_path, keep_dump, force, progress, source)
 
@@ -161,8 +157,7 @@ def _compiled(
     source: str,
     module: str | None = None,
 ) -> tuple[CompileResult, ImportReport]:
-    folder = _dump_folder(keep_dump)
-    try:
+    with _dump_folder(keep_dump) as (folder, _):
         result = compile_to(folder)
         # Importing the file may compile small things of its own: only the function is wanted, if it is found by name.
         if module is not None and not _has_module(folder, module):
@@ -177,9 +172,6 @@ def _compiled(
             progress=progress,
         )
         return result, report
-    finally:
-        if keep_dump is None:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _has_module(folder: str, pattern: str) -> bool:
@@ -187,9 +179,13 @@ def _has_module(folder: str, pattern: str) -> bool:
         return any(re.search(pattern, module.name) for module in dump.modules)
 
 
-def _dump_folder(keep_dump: str | os.PathLike[str] | None) -> str:
+@contextmanager
+def _dump_folder(keep_dump: str | os.PathLike[str] | None) -> Generator[tuple[str, tuple[int, ...]]]:
+    """The folder for the dump, and what a child inherits to keep it; only a temporary one is removed."""
     if keep_dump is None:
-        return tempfile.mkdtemp(prefix="hloscope-dump-")
+        with scratch_folder() as made:
+            yield made
+        return
     folder = os.path.abspath(keep_dump)
     try:
         os.makedirs(folder, exist_ok=True)
@@ -197,7 +193,7 @@ def _dump_folder(keep_dump: str | os.PathLike[str] | None) -> str:
             raise UsageError("the folder for the dump is not empty", path=os.fspath(keep_dump))
     except OSError as error:
         raise UsageError((error.strerror or str(error)).lower(), path=os.fspath(keep_dump)) from None
-    return folder
+    yield folder, ()
 
 
 def _import(
@@ -222,13 +218,13 @@ def _same_environment(python: str) -> bool:
     return os.path.realpath(theirs) == os.path.realpath(ours) and os.path.dirname(theirs) == os.path.dirname(ours)
 
 
-def _run(argv: list[str], env: dict[str, str], log_path: str, stderr: BinaryIO) -> int:
+def _run(argv: list[str], env: dict[str, str], log_path: str, stderr: BinaryIO, held: tuple[int, ...]) -> int:
     """Runs the program to its end; its stderr goes on to ours, the compiler's log lines to a file."""
     reader, writer = _stderr_channel(stderr)
     # Ctrl-C reaches the program through the terminal; what it compiled until then is still imported.
     with _interrupts_ignored():
         try:
-            child = subprocess.Popen(argv, env=env, stderr=writer)
+            child = subprocess.Popen(argv, env=env, stderr=writer, pass_fds=held)
         except OSError as error:
             os.close(reader)
             raise UsageError(f"{argv[0]}: {(error.strerror or str(error)).lower()}") from None

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
+from hloscope.core.dumps.passlog import is_log_line
 from hloscope.core.errors import CompileError, HloscopeError, UsageError
 
 Json = Mapping[str, object]
@@ -27,11 +28,20 @@ _NOISE = ("*** ", "    @", "@ ", "[failure_signal_handler", "Fatal Python error"
 _EXCEPTION = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*(?:Error|Exception|Exit|Interrupt): (.*)$")
 
 
-def run_child(script: str, request: Json, *, env: Mapping[str, str], timeout: float, what: str) -> dict[str, object]:
+def run_child(
+    script: str,
+    request: Json,
+    *,
+    env: Mapping[str, str],
+    timeout: float,
+    what: str,
+    log_path: str | None = None,
+) -> dict[str, object]:
     """Runs a script of this folder on a request and returns its answer.
 
     Raises ``CompileError`` with the last line that says something where the child crashes or takes longer than
-    ``timeout`` seconds, and ``UsageError`` where the child blames its request.
+    ``timeout`` seconds, and ``UsageError`` where the child blames its request. ``log_path`` is where what the compiler
+    logged of its passes goes.
     """
     with tempfile.TemporaryDirectory(prefix="hloscope-") as folder:
         asked, answered, errors = (Path(folder, name) for name in ("request.json", "answer.json", "stderr.txt"))
@@ -46,6 +56,8 @@ def run_child(script: str, request: Json, *, env: Mapping[str, str], timeout: fl
                 raise CompileError(f"{what} did not finish within {timeout:g} s") from None
             except OSError as error:
                 raise CompileError(f"{what} cannot be started: {error}") from None
+        if log_path is not None:
+            _keep_log(errors, log_path)
         answer = _answer(answered)
         if answer is not None and "error" in answer:
             raise _told(answer, what)
@@ -53,6 +65,11 @@ def run_child(script: str, request: Json, *, env: Mapping[str, str], timeout: fl
             said = last_line(errors.read_text("utf-8", "replace"))
             raise CompileError(f"{what} {_ended(status)}: {said}" if said else f"{what} {_ended(status)}")
         return answer
+
+
+def _keep_log(stderr: Path, log_path: str) -> None:
+    with stderr.open("rb") as said, open(log_path, "wb") as log:
+        log.writelines(line for line in said if is_log_line(line.decode("utf-8", "replace").rstrip("\r\n")))
 
 
 def _answer(path: Path) -> dict[str, object] | None:

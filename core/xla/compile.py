@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hloscope.core.dumps.filenames import CAPTURE_FILE
+from hloscope.core.dumps.filenames import CAPTURE_FILE, PASS_LOG_FILE
 from hloscope.core.errors import HloscopeError, UsageError
 from hloscope.core.hlo.shape import Shape, scan_shape
 from hloscope.core.xla.child import clean_environment, run_child
-from hloscope.core.xla.flags import dump_flags, joined_flags
+from hloscope.core.xla.flags import dump_flags, joined_flags, log_environment
 from hloscope.core.xla.h100_config import H100_SXM
 from hloscope.core.xla.notes import write_capture_note
 from hloscope.core.xla.targets import Target, require
@@ -54,10 +54,14 @@ def compile_hlo_text(
     flags: Sequence[str] = (),
     pass_re: str = ".*",
     proto: bool = True,
+    pass_log: bool = False,
     timeout: float = COMPILE_SECONDS,
 ) -> CompileResult:
-    """Compiles HLO text. Raises ``CompileError``, or ``UnsupportedError`` where the target's wheels are missing."""
-    return _compile_text("hlo", text.encode("utf-8"), dump_to, target, flags, pass_re, proto, timeout)
+    """Compiles HLO text. Raises ``CompileError``, or ``UnsupportedError`` where the target's wheels are missing.
+
+    With ``pass_log`` the dump holds the compiler's own log of its passes, too: every run with its time.
+    """
+    return _compile_text("hlo", text.encode("utf-8"), dump_to, target, flags, pass_re, proto, pass_log, timeout)
 
 
 def compile_stablehlo(
@@ -68,11 +72,12 @@ def compile_stablehlo(
     flags: Sequence[str] = (),
     pass_re: str = ".*",
     proto: bool = True,
+    pass_log: bool = False,
     timeout: float = COMPILE_SECONDS,
 ) -> CompileResult:
     """Compiles StableHLO, as text or as MLIR bytecode. Raises as ``compile_hlo_text`` does."""
     data = program.encode("utf-8") if isinstance(program, str) else program
-    return _compile_text("stablehlo", data, dump_to, target, flags, pass_re, proto, timeout)
+    return _compile_text("stablehlo", data, dump_to, target, flags, pass_re, proto, pass_log, timeout)
 
 
 def compile_function(
@@ -84,6 +89,7 @@ def compile_function(
     flags: Sequence[str] = (),
     pass_re: str = ".*",
     proto: bool = True,
+    pass_log: bool = False,
     timeout: float = COMPILE_SECONDS,
 ) -> CompileResult:
     """Compiles a function of a Python file, named ``FILE.py:FUNCTION``.
@@ -98,7 +104,9 @@ def compile_function(
     request: dict[str, object] = {
         "kind": "function", "path": os.path.abspath(path), "function": function, "args": list(args),
     }  # fmt: skip
-    return _run(request, require(target), dump_to, 1, flags, pass_re, proto, timeout, what=f"compiling {function}")
+    return _run(
+        request, require(target), dump_to, 1, flags, pass_re, proto, pass_log, timeout, what=f"compiling {function}"
+    )
 
 
 def split_spec(spec: str) -> tuple[str, str]:
@@ -124,6 +132,7 @@ def _compile_text(
     flags: Sequence[str],
     pass_re: str,
     proto: bool,
+    pass_log: bool,
     timeout: float,
 ) -> CompileResult:
     chosen = require(target)
@@ -140,8 +149,9 @@ def _compile_text(
             "layouts": layouts,
         }  # fmt: skip
         return _run(
-            request, chosen, dump_to, partitions * replicas, flags, pass_re, proto, timeout, what="compiling the module"
-        )
+            request, chosen, dump_to, partitions * replicas, flags, pass_re, proto, pass_log, timeout,
+            what="compiling the module",
+        )  # fmt: skip
 
 
 def _entry_layouts(header: str) -> tuple[list[str], list[str]] | None:
@@ -181,6 +191,7 @@ def _run(
     flags: Sequence[str],
     pass_re: str,
     proto: bool,
+    pass_log: bool,
     timeout: float,
     *,
     what: str,
@@ -198,7 +209,12 @@ def _run(
     env["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     env["XLA_FLAGS"] = joined_flags(None, [*ours, *flags])
     request |= {"target": target.name, "devices": devices}
-    answer = run_child("child_compile.py", request, env=env, timeout=timeout, what=what)
+    log_path = None
+    # XLA:GPU tells times in the module's metadata; the log of XLA:TPU goes elsewhere.
+    if pass_log and target.backend == "cpu":
+        env |= log_environment(env)
+        log_path = os.path.join(folder, PASS_LOG_FILE)
+    answer = run_child("child_compile.py", request, env=env, timeout=timeout, what=what, log_path=log_path)
     seconds = answer.get("seconds")
     result = CompileResult(
         dump_to=folder,

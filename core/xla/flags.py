@@ -77,11 +77,18 @@ def capture_environment(base: Mapping[str, str], ours: Sequence[str]) -> dict[st
     """
     env = dict(base)
     env["XLA_FLAGS"] = joined_flags(base.get("XLA_FLAGS"), ours)
-    modules = base.get("TF_CPP_VMODULE")
-    env["TF_CPP_VMODULE"] = f"{modules},{LOG_MODULES}" if modules else LOG_MODULES
-    env["TF_CPP_MIN_LOG_LEVEL"] = "0"
+    env |= log_environment(base)
     env["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     return env
+
+
+def log_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """Variables that make XLA log its passes to stderr, beside what the user has logged."""
+    modules = base.get("TF_CPP_VMODULE")
+    return {
+        "TF_CPP_VMODULE": f"{modules},{LOG_MODULES}" if modules else LOG_MODULES,
+        "TF_CPP_MIN_LOG_LEVEL": "0",
+    }
 
 
 def supported_flags(python: str, candidates: Sequence[str] = OPTIONAL_FLAGS) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
@@ -63,6 +64,20 @@ def content_of(words: Iterable[str]) -> str:
 _INPUTS = frozenset((".py", ".sh", ".hlo", ".txt", ".npz", ".npy", ".json", ".yaml", ".yml", ".toml", ".ledger"))
 
 
+OLD_SECONDS = 14 * 86400.0
+"""After so long a killed search that nobody took up is forgotten."""
+
+
+def _forget_old(ours: Path) -> None:
+    """Remove other journals that nobody has written to for long."""
+    for other in ours.parent.iterdir():
+        try:
+            if other != ours and time.time() - other.stat().st_mtime > OLD_SECONDS:
+                shutil.rmtree(other, ignore_errors=True)
+        except OSError:
+            continue
+
+
 @dataclass
 class Journal:
     """Outcomes by key. A context manager: the folder stays where the block is left by an exception or a kill."""
@@ -89,6 +104,7 @@ class Journal:
             raise UsageError(
                 f"the journal cannot be kept: {error.strerror}", path=str(folder), hint=f"set {CACHE_VARIABLE}"
             ) from None
+        _forget_old(folder)
         journal = Journal(folder)
         journal._read()
         return journal

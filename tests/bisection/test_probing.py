@@ -122,6 +122,14 @@ def test_another_question_has_another_journal() -> None:
     assert second.get("k") is None
 
 
+def test_a_killed_search_that_nobody_takes_up_is_forgotten(cache: Path) -> None:
+    abandoned = Journal.for_question("long ago")
+    recent = Journal.for_question("yesterday")
+    os.utime(abandoned.folder, (1, 1))
+    Journal.for_question("now")
+    assert not abandoned.folder.exists() and recent.folder.exists()
+
+
 @pytest.mark.parametrize("ways", [1, 2, 3, 7, 40])
 def test_several_probes_at_once_find_the_same_in_fewer_rounds(ways: int) -> None:
     source = random.Random(ways)

@@ -105,6 +105,12 @@ def audit_gpu(compile_: RealCompile) -> Section:
         outcome = run_priority_fusion(guided, PassContext(target="gpu"), known.device, guide=DumpGuide(known.steps))
         equal, different = count_equal(outcome.steps, known.steps)
         notes.extend(_reason_notes(alone.steps, outcome.steps, known.steps, names))
+        if figures["times"].agree < figures["times"].total:
+            ordered = _scores(outcome.steps, known.steps, names)["times"]
+            notes.append(
+                f"times: {ordered.agree:,} of {ordered.total:,} with the order of users read from the dump: pairs that "
+                "look alike share one tiling, that of the first user asked"
+            )
         steps = figures["steps"] = Agreement()
         for subject, ours, real in different:
             steps.add(subject, ours, real, equal=False)

@@ -60,7 +60,12 @@ def _copies(run: Run) -> list[dict[str, Any]]:
 
 
 def _fusion(run: Run) -> list[dict[str, Any]]:
-    rows = run.fusion.rows
+    # A pass that asks again writes again; priorities are no verdicts.
+    rows = {
+        (row.producer, row.consumers, row.verdict, row.code, row.made): row
+        for row in run.fusion.rows
+        if row.verdict != "priority"
+    }.values()
     return [
         {
             "producer": row.producer,

@@ -61,16 +61,16 @@ def _copy(reading: Reading, row: Mapping[str, Any]) -> types.Diagnostic | None:
 def _refused(reading: Reading, row: Mapping[str, Any]) -> types.Diagnostic | None:
     index = reading.index
     i = index.find(row["producer"])
-    if i is None or not any(index.find(name) is not None for name in row["consumers"]):
+    if i is None or row["consumers"] and not any(index.find(name) is not None for name in row["consumers"]):
         return None
-    consumers = ", ".join(f"%{name}" for name in row["consumers"][:4])
+    consumers = ", ".join(f"%{name}" for name in row["consumers"][:4]) or "its users"
     numbers = f"{row['bytes']:,} bytes written and read again"
     fused, unfused = row["us"]
     if fused is not None and unfused is not None:
         numbers += f", {fused:.3g} µs fused and {unfused:.3g} µs apart"
     likely = "likely, " if row["origin"] == "inferred" else ""
     message = f"not fused into {consumers} ({likely}{row['code']}): {row['reason']}; {numbers}"
-    others = [(name, "reads it") for name in row["consumers"]]
+    others = [(name, "reads it") for name in row["consumers"] or map(index.name, index.users(i)[:4])]
     return _at(reading, i, message, "fusion-refused", types.DiagnosticSeverity.Hint, others)
 
 

@@ -121,6 +121,8 @@ def attribute(key: str, text: str) -> str:
         meaning = known.meaning
     elif key in CALLED:
         meaning = "the computation that the instruction calls"
+    elif key == "sharding":
+        meaning = "how the value is spread over the devices"
     elif key == CONTROL:
         meaning = "instructions that must run before this one"
     else:
@@ -186,7 +188,9 @@ def of_dump(companion: Companion | None, name: str) -> tuple[str, ...]:
 
 def _verdict(row: Mapping[str, Any], name: str) -> str:
     others = [one for one in row["consumers"] if one != name]
-    edge = f"into {spans(others, 3)}" if row["producer"] == name else f"of {span(row['producer'])} into it"
+    edge = f"into {spans(others, 3) if others else 'its users'}"
+    if row["producer"] != name:
+        edge = f"of {span(row['producer'])} into it"
     likely = "likely " if row["origin"] == "inferred" and row["verdict"] != "fused" else ""
     made = f", as {span(row['made'])}" if row["made"] and row["made"] != name else ""
     reason = "" if row["reason"] is None else f": {row['reason']}"

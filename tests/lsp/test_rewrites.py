@@ -89,6 +89,8 @@ def test_instructions_are_put_into_a_computation(shared: Any) -> None:
     [
         ("replica_groups", "[2,4]<=[4,2]T(1,0)", "group 1: 1, 3, 5, 7"),
         ("replica_groups", "{{0,1},{2,3}}", "2 groups, 2 each"),
+        ("replica_groups", "mesh['x'=2,'y'=3] {'x'}", "group 2: 2, 5"),
+        ("replica_groups", "mesh['x'=8,'y'=1] {'x'}", "group 0: 0, 1, 2, 3, 4, 5, 6, 7"),
         ("replica_groups", "{}", "one group of all devices"),
         ("sharding", "{devices=[2,1,2]<=[4]}", "│ 2 │ 3 │"),
         ("sharding", "{devices=[2,2]<=[4] last_tile_dim_replicate}", "│ 2,3 │"),
@@ -106,7 +108,13 @@ def test_attributes_in_words(key: str, value: str, words: str) -> None:
 
 
 def test_what_cannot_be_decoded_has_no_words() -> None:
-    for key, value in (("replica_groups", "[2,4]<=[9]"), ("sharding", "{devices=[2"), ("window", "{size="), ("x", "1")):
+    for key, value in (
+        ("replica_groups", "[2,4]<=[9]"),
+        ("replica_groups", "mesh['x'=2] {'z'}"),
+        ("sharding", "{devices=[2"),
+        ("window", "{size="),
+        ("x", "1"),
+    ):
         assert attribute_words(key, value) is None
 
 

@@ -172,6 +172,11 @@ class DashboardApp(App[None]):
         if place != bare or fresh:
             self.call_after_refresh(screen.go_to, place)
 
+    def act_on(self, screen: str, action: str) -> None:
+        """Go to a screen and do there what one of its keys does."""
+        self.go(Place(screen))
+        self.call_after_refresh(lambda: self.run_action(action, self._screens[screen]))
+
     def go_by_words(self, text: str) -> None:
         """To what the user typed: a stage number, a screen, or an instruction."""
         screen = self.run_screen

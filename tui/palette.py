@@ -1,4 +1,4 @@
-"""The command palette: every action of the screen that is shown, every screen, every theme."""
+"""The command palette: every action of the screen that is shown and of the others, every screen, every theme."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, cast
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from hloscope.tui.navigation import SCREENS, Place
+from hloscope.tui.screens import own_bindings
 
 Command = tuple[str, str, Callable[[], Any]]
 
@@ -30,6 +31,13 @@ class Actions(Provider):
                 yield binding.description, f"key {key}", partial(app.run_action, binding.action, active.node)
         for name, key, title in SCREENS:
             yield f"Screen: {title}", f"key {key}", partial(app.go, Place(name))
+        here = app.here
+        for name, _, title in SCREENS:
+            if here is None or name != here.screen:
+                for binding in own_bindings(name):
+                    key = binding.key_display or key_names(binding.key)
+                    run = partial(app.act_on, name, binding.action)
+                    yield f"{title}: {binding.description}", f"key {key} there", run
         for theme in app.available_themes:
             yield f"Theme: {theme}", "", partial(app.choose_theme, theme)
 

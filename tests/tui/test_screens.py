@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static, TextArea
 from textual.worker import WorkerCancelled, WorkerFailed
@@ -306,7 +305,9 @@ async def test_history_marks_goto_palette_and_what_is_restored(tmp_path: Path) -
         assert "Of every stage" in shown and "Can two share" not in shown and "Mark this place" in shown
         await press(pilot, "escape", "colon")
         assert pilot.app.screen.id != "stages"
-        await press(pilot, "escape", "T")
+        await press(pilot, "escape", "colon", *"schedule: to the peak", "enter")
+        assert "schedule" in status(pilot)
+        await press(pilot, "b", "T")
         theme = pilot.app.theme
         await press(pilot, "y")
         assert pilot.app.clipboard

@@ -8,20 +8,24 @@ makes the pictures anew: look at them before they are committed. Paths are relat
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 import pytest
+from rich.segment import Segment
+from rich.style import Style
 from textual.pilot import Pilot
+from textual.worker import WorkerCancelled, WorkerFailed
 
 from hloscope.core.views.run import load
 from hloscope.tui.app import DashboardApp
 from hloscope.tui.navigation import SCREENS, Place
 
-from .svg import svg
-from .test_screens import SIZES, press, settle
-
 ROOT = Path(__file__).resolve().parent.parent.parent
+SIZES = ((80, 24), (160, 50))
 SNAPSHOTS = Path(__file__).resolve().parent / "snapshots"
 
 WALKS: dict[str, tuple[str, Sequence[tuple[Place, Sequence[str]]]]] = {
@@ -66,7 +70,9 @@ async def test_screens_look_as_they_did(walk: str, monkeypatch: pytest.MonkeyPat
             for place, keys in places:
                 app.go(place)
                 await settle(pilot)
-                await press(pilot, *keys)
+                for key in keys:
+                    await pilot.press(key)
+                    await settle(pilot)
                 for size in SIZES:
                     await pilot.resize_terminal(*size)
                     await settle(pilot)
@@ -87,3 +93,66 @@ def compared(pilot: Pilot[None], name: str) -> list[str]:
         return []
     known.with_suffix(".now.svg").write_text(shown, encoding="utf-8")
     return [name]
+
+
+async def settle(pilot: Pilot[None]) -> None:
+    """Until nothing runs; work may start work."""
+    for _ in range(12):
+        with suppress(WorkerCancelled, WorkerFailed):  # a newer question has taken the place of an older one
+            await pilot.app.workers.wait_for_complete()
+        await pilot.pause()
+        if not any(one.is_running for one in pilot.app.workers):
+            break
+
+
+# ---------------------------------------------------------------- a drawn screen as a small SVG
+_WIDE, _HIGH = 8.4, 17
+_INK, _PAPER = "#e0e0e0", "#121212"
+
+
+def svg(strips: Sequence[Iterable[Segment]], width: int) -> str:
+    """Lines of segments, as a terminal of `width` columns shows them: a text a run of cells, a class a style."""
+    classes: dict[str, str] = {}
+    backs: list[str] = []
+    texts: list[str] = []
+    for y, strip in enumerate(strips):
+        x = 0
+        for style, group in groupby(strip, lambda segment: _look(segment.style)):
+            text = "".join(segment.text for segment in group)
+            ink, paper, more = style
+            if paper != _PAPER:
+                name = classes.setdefault(f"fill:{paper}", f"b{len(classes)}")
+                backs.append(f'<rect class="{name}" x="{x * _WIDE:g}" y="{y * _HIGH}" width="{len(text) * _WIDE:g}"/>')
+            if text.strip():
+                name = classes.setdefault(f"fill:{ink}{more}", f"t{len(classes)}")
+                lead = len(text) - len(text.lstrip())
+                shown = escape(text.strip()).replace(" ", "\u00a0")
+                texts.append(
+                    f'<text class="{name}" x="{(x + lead) * _WIDE:g}" y="{y * _HIGH + 13}"'
+                    f' textLength="{len(text.strip()) * _WIDE:g}">{shown}</text>'
+                )
+            x += len(text)
+    rules = "\n".join(f".{name}{{{rule}}}" for rule, name in classes.items())
+    size = f'width="{width * _WIDE:g}" height="{len(strips) * _HIGH}"'
+    return "\n".join(
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size}>',
+            f"<style>text{{font:14px monospace}}rect{{height:{_HIGH}px}}\n{rules}</style>",
+            f'<rect fill="{_PAPER}" {size} style="height:100%"/>',
+            *backs,
+            *texts,
+            "</svg>\n",
+        )
+    )
+
+
+def _look(style: Style | None) -> tuple[str, str, str]:
+    """Ink, paper and the rest of a style."""
+    if style is None:
+        return _INK, _PAPER, ""
+    ink = style.color.get_truecolor().hex if style.color is not None else _INK
+    paper = style.bgcolor.get_truecolor().hex if style.bgcolor is not None else _PAPER
+    if style.reverse:
+        ink, paper = paper, ink
+    more = (";font-weight:bold" if style.bold else "") + (";text-decoration:underline" if style.underline else "")
+    return ink, paper, more

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from textual.binding import Binding
+
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
     from hloscope.tui.screens.base import RunScreen
@@ -31,6 +33,12 @@ def import_all() -> None:
     """Import what the screens need, so that the first visit of one does not keep keys waiting."""
     for name in _CLASSES:
         import_module(f"hloscope.tui.screens.{_FILES.get(name, name)}")
+
+
+def own_bindings(name: str) -> list[Binding]:
+    """The keys that a screen has of its own."""
+    module = import_module(f"hloscope.tui.screens.{_FILES.get(name, name)}")
+    return [one for one in getattr(module, _CLASSES[name]).BINDINGS if isinstance(one, Binding)]
 
 
 def make_screen(name: str, run: Run) -> RunScreen:

@@ -201,6 +201,16 @@ def _index(lines: TextLines, since: Since | None) -> ModuleIndex:
     return ModuleIndex.from_text(lines.text)
 
 
+def _merged(found: list[types.Diagnostic], of_dump: list[types.Diagnostic]) -> list[types.Diagnostic]:
+    """Findings of the text and of its dump; where the dump knows the cause of a copy, the copy is said once."""
+    told = {(one.range.start.line, one.range.start.character) for one in of_dump if one.code == "layout-copy-cause"}
+    return [
+        one
+        for one in found
+        if one.code != "layout-copy" or (one.range.start.line, one.range.start.character) not in told
+    ] + of_dump
+
+
 def _prepare(index: ModuleIndex) -> None:
     """Make the tables of names and users, which the index makes when first asked: not while somebody hovers."""
     if index.instruction_count and not isinstance(index, SplicedIndex):
@@ -390,7 +400,7 @@ class Documents:
                     return
                 document.found = found
                 document.published = True
-                self._publish(snapshot.uri, snapshot.version, found + self._of_dump(reading))
+                self._publish(snapshot.uri, snapshot.version, _merged(found, self._of_dump(reading)))
             await self._ask_dump(document, snapshot, reading)
         except asyncio.CancelledError:
             raise
@@ -413,7 +423,7 @@ class Documents:
             news = await companion.prepare()
         if news and document.current is snapshot and document.is_open:
             document.published = True
-            self._publish(snapshot.uri, snapshot.version, document.found + self._of_dump(reading))
+            self._publish(snapshot.uri, snapshot.version, _merged(document.found, self._of_dump(reading)))
 
     async def _run_check(
         self, document: Document, snapshot: Snapshot, reading: Reading, check: Check

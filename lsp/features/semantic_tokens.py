@@ -1,7 +1,7 @@
 """Semantic tokens: the colours of the dashboard in the protocol's words, for a range or for a whole text.
 
 A client that asks for changes (``full/delta``) gets the tokens between the first and the last line that differ: only
-these are coloured again. A whole text of more than `FULL_INSTRUCTIONS` gets none: clients ask for the visible range as
+these are coloured again. A whole text of more than `FULL_TOKENS` gets none: clients ask for the visible range as
 well, and colouring megabytes that nobody looks at would keep a worker busy for seconds. A token over several lines (a
 string with raw line ends) is cut at each, since many clients take single-line tokens only.
 """
@@ -20,7 +20,7 @@ from lsprotocol import types
 
 from hloscope.core.text.highlight import tokens
 from hloscope.lsp.documents import Reading
-from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature
+from hloscope.lsp.features.feature import Feature
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +44,8 @@ _KINDS: Mapping[str, types.SemanticTokenTypes] = MappingProxyType(
 _TYPES = list(dict.fromkeys(_KINDS.values()))
 _NUMBER = {kind: _TYPES.index(word) for kind, word in _KINDS.items()}
 _DEFINITION = 1
+FULL_TOKENS = 5_000
+"""Instructions up to which a whole text is coloured at once: ten thousand take seconds."""
 
 LEGEND = types.SemanticTokensLegend(
     token_types=[word.value for word in _TYPES], token_modifiers=[types.SemanticTokenModifiers.Definition.value]
@@ -103,7 +105,7 @@ class TokenMemory:
     def full(self, reading: Reading, params: types.SemanticTokensParams) -> types.SemanticTokens | None:
         """Tokens of the whole text; None above the limit."""
         del params
-        if reading.index.instruction_count > FULL_INSTRUCTIONS:
+        if reading.index.instruction_count > FULL_TOKENS:
             return None
         given = self._known(reading, None)
         return types.SemanticTokens(given.data.reshape(-1).tolist(), given.number)
@@ -112,7 +114,7 @@ class TokenMemory:
         self, reading: Reading, params: types.SemanticTokensDeltaParams
     ) -> types.SemanticTokens | types.SemanticTokensDelta | None:
         """The difference to the answer that the client has; the whole where that one is not known any more."""
-        if reading.index.instruction_count > FULL_INSTRUCTIONS:
+        if reading.index.instruction_count > FULL_TOKENS:
             return None
         with self._lock:
             before = self._given.get(reading.uri)

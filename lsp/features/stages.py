@@ -60,7 +60,11 @@ class DumpPlace:
             except OSError:
                 continue
             if found is not None:
-                return f"made by {pass_name}" if number and pass_name else "there since the first stage"
+                if not number:
+                    return "there since the first stage"
+                if number == len(self.files) - 1 and pass_name.endswith("after_optimizations"):
+                    return "first there in the last stage: the dump does not show which pass made it"
+                return f"made by {pass_name}" if pass_name else None
         return None
 
 

@@ -259,7 +259,9 @@ class IndexParts:
         for number, computation in enumerate(self.computations):
             if computation.runs:
                 computation.runs = [(ends[number] - int(sizes[number]), ends[number])]
-        self.closed = list(range(len(self.computations)))
+        # Computations that were resolved before the first written-out body came are in front, in their order.
+        done = self.resolver.resolved
+        self.closed = [k for k, one in enumerate(self.computations) if one.runs and one.runs[0][0] >= done]
         self.has_inline = False
         return [column[order] for column in columns]
 

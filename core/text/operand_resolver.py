@@ -53,6 +53,11 @@ class OperandResolver:
             self._counts.append(np.array(self._singles, np.int32))
             self._singles.clear()
 
+    @property
+    def resolved(self) -> int:
+        """How many instructions, from the first on, are resolved."""
+        return self._base
+
     def resolve(self, bounds: Sequence[tuple[int, int]]) -> None:
         """Resolve whole computations: ascending ranges of instructions that begin where the last call ended."""
         bounds = [bound for bound in bounds if bound[1] > bound[0]]
@@ -103,17 +108,18 @@ class OperandResolver:
             seen.setdefault(name, begin + k)
 
     def reorder(self, order: np.ndarray) -> None:
-        """Bring the instructions into another order (old number of each new one). Nothing may be resolved yet."""
+        """Bring the instructions into another order (old number of each new one); what is resolved keeps its place."""
         self._take_singles()
         counts = np.concatenate(self._counts)
         offsets = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
         bounds = offsets.tolist()
         names, operands = self._names, self._operands
-        rows = order.tolist()
+        left = order[self._base :] - self._base
+        rows = left.tolist()
         self._names = [names[row] for row in rows]
         self._operands = [word for row in rows for word in operands[bounds[row] : bounds[row + 1]]]
-        self._counts = [counts[order]]
+        self._counts = [counts[left]]
 
     def finish(self) -> tuple[np.ndarray, np.ndarray]:
         """CSR pointers and instruction numbers of all operands."""

@@ -165,9 +165,13 @@ def test_computation_written_inside_an_instruction() -> None:
         "    b = f32[] parameter(1)\n"
         "    ROOT s = f32[] add(a, b)\n  }\n  ROOT n = f32[] negate(r)\n}\n"
     )
-    for shown in (text, text.replace("\n", " ").replace("HloModule m ", "HloModule m\n")):
+    before = text.replace("ENTRY e", "g {\n  a = f32[4] parameter(0)\n  ROOT b = f32[4] negate(a)\n}\nENTRY e")
+    for shown in (text, text.replace("\n", " ").replace("HloModule m ", "HloModule m\n"), before):
         ix = index(shown)
-        assert ix.diagnostics == () and ix.instruction_count == 7 and ix.computation_count == 2
+        more = int(shown is before)
+        assert ix.diagnostics == () and ix.instruction_count == 7 + 2 * more and ix.computation_count == 2 + more
+        if more:
+            assert list(ix.operands(1)) == [0] and ix.name(1) == "b"
         r, s, n = ix.find("r"), ix.find("s"), ix.find("n")
         assert r is not None and s is not None and n is not None
         assert [ix.name(k) for k in ix.operands(s)] == ["a", "b"] and ix.operands(n) == [r]

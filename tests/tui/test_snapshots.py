@@ -8,6 +8,7 @@ makes the pictures anew: look at them before they are committed. Paths are relat
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
@@ -25,6 +26,8 @@ from hloscope.tui.app import DashboardApp
 from hloscope.tui.navigation import SCREENS, Place
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+SHOWN = Path(tempfile.gettempdir()) / "hloscope-snapshots"
+"""Where screens that differ are put, to be looked at."""
 SIZES = ((80, 24), (160, 50))
 SNAPSHOTS = Path(__file__).resolve().parent / "snapshots"
 
@@ -78,11 +81,11 @@ async def test_screens_look_as_they_did(walk: str, monkeypatch: pytest.MonkeyPat
                     await settle(pilot)
                     wrong += compared(pilot, f"{place.screen}_{size[0]}x{size[1]}")
                 await pilot.resize_terminal(*SIZES[0])
-    assert not wrong, f"{', '.join(wrong)} differ; the module says how new pictures are made"
+    assert not wrong, f"{', '.join(wrong)} differ: see {SHOWN}; this module says how new pictures are made"
 
 
 def compared(pilot: Pilot[None], name: str) -> list[str]:
-    """The name, if the screen differs from its picture; what it looks like now is kept beside it."""
+    """The name, if the screen differs from its picture; what it looks like now is kept in `SHOWN`."""
     screen = pilot.app.screen
     strips = screen._compositor.render_strips()  # pyright: ignore[reportPrivateUsage]
     shown = svg(strips, screen.size.width)
@@ -91,7 +94,8 @@ def compared(pilot: Pilot[None], name: str) -> list[str]:
         known.write_text(shown, encoding="utf-8")
     if known.is_file() and known.read_text(encoding="utf-8") == shown:
         return []
-    known.with_suffix(".now.svg").write_text(shown, encoding="utf-8")
+    SHOWN.mkdir(exist_ok=True)
+    (SHOWN / known.name).write_text(shown, encoding="utf-8")
     return [name]
 
 

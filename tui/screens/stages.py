@@ -192,7 +192,7 @@ class StagesScreen(RunScreen):
                 self._words, self._changed_only, self._touched = "", False, None
                 self._fill(stage, again=False)
             else:
-                table.move_to(table.stages.index(stage))
+                table.choose(stage)
         elif stage is None:
             self._stage = 0
         self._show()

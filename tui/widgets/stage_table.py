@@ -83,6 +83,12 @@ class StageTable(LinePane):
             cursor=cursor,
         )
 
+    def choose(self, stage: int) -> None:
+        """Put the cursor on a stage that is shown, in the middle of the rows."""
+        at = self.stages.index(stage)
+        self.move_to(at)
+        self.scroll_to(0, max(0, at - self.size.height // 2), animate=False, immediate=True)
+
     @property
     def stage(self) -> int | None:
         """The stage under the cursor; None in an empty table."""

@@ -26,11 +26,15 @@ def audit_cpu(compile_: RealCompile) -> Section:
     Raises DumpError where the dump does not show the module before and after ``fusion``.
     """
     groups, bodies, wrapped = Agreement(), Agreement(), Agreement()
+    notes: list[str] = []
     for pair in stages_around(compile_, "fusion"):
         ours, real = _run(compile_, pair, CpuInstructionFusion())
-        _compare_names(ours, real, groups)
         _compare_bodies(ours, real, bodies)
-    notes: list[str] = []
+        order = _order(compile_.module(pair.before.index), real)
+        if order != _order(compile_.module(pair.before.index), ours):
+            notes.append(f"{compile_.label}: groups: the order of computations, which numbers names, read from the dump")
+            ours, real = _run(compile_, pair, CpuInstructionFusion(order))
+        _compare_names(ours, real, groups)
     try:
         pairs = stages_around(compile_, "fusion-wrapper")
     except DumpError as error:
@@ -46,6 +50,18 @@ def _run(compile_: RealCompile, pair: PassPair, one: HloPass) -> tuple[HloModule
     ours, real = compile_.module(pair.before.index), compile_.module(pair.after.index)
     one.run(ours, PassContext())
     return ours, real
+
+
+def _order(before: HloModule, after: HloModule) -> tuple[str, ...]:
+    """Computations in the order in which the pass fused in them, by the numbers of the bodies that it made."""
+    old = {one.name for one in _fusions(before)}
+    made = [(_number(one.callee("calls").name), one.parent.name) for one in _fusions(after) if one.name not in old]
+    return tuple(dict.fromkeys(name for _, name in sorted(made)))
+
+
+def _number(name: str) -> int:
+    suffix = name.rpartition(".")[2]
+    return int(suffix) if suffix.isdigit() else -1
 
 
 def _fusions(module: HloModule) -> list[HloInstruction]:

@@ -37,6 +37,10 @@ _EMBEDDING = frozenset(
 class CpuInstructionFusion:
     """The pass."""
 
+    order: tuple[str, ...] = ()
+    """Computations to start with, by name: XLA's order depends on how the module was built, which text has lost. Only
+    the numbers in names depend on it."""
+
     name = "fusion"
     is_pipeline = False
 
@@ -46,7 +50,8 @@ class CpuInstructionFusion:
         skip = _library_fusions(module)
         changed = False
         steps = _Steps()
-        for computation in fused_computations(module):
+        first = {name: at for at, name in enumerate(self.order)}
+        for computation in sorted(fused_computations(module), key=lambda one: first.get(one.name, len(first))):
             changed |= _Computation(computation, Ladder(alias, skip), ctx, steps).run()
         return changed
 

@@ -92,6 +92,8 @@ class _Value:
     """``null``, ``true`` or ``false``."""
     column: str | None = None
     """The column whose value is meant."""
+    bare: bool = False
+    """A word that is none of these, without quotes."""
 
 
 class _Parser:
@@ -191,10 +193,10 @@ class _Parser:
             except re.error as error:
                 raise self.error(f"bad regular expression ({error})", token.position) from None
             return _negated(op == "!~", lambda row: _searches(pattern, row.get(name)))
-        value = self.value(name, token, text)
+        value = self.value(name, op, token, text)
         return _negated(op == "!=", lambda row: _holds("=" if op == "!=" else op, row.get(name), value, row))
 
-    def value(self, name: str, token: _Token, text: str) -> _Value:
+    def value(self, name: str, op: str, token: _Token, text: str) -> _Value:
         if token.kind == "quoted":
             return _Value(text)
         if text in _CONSTANTS:
@@ -203,7 +205,7 @@ class _Parser:
             return _Value(text, column=text)
         match = _NUMBER.fullmatch(text)
         if match is None:
-            return _Value(text)
+            return _Value(text, bare=True)
         literal, unit = match["number"], match["unit"]
         number = int(literal) if literal.lstrip("+-").isdigit() else float(literal)
         own = time_unit(name)
@@ -216,6 +218,9 @@ class _Parser:
         if unit in _TIMES or unit in _SIZES:
             kind = f"in {own}" if own else "not a time"
             raise self.error(f"{text!r} does not fit {name}, which is {kind},", token.position)
+        if op in _ORDER:
+            units = ", ".join(_SIZES if own is None else _TIMES)
+            raise self.error(f"no unit {unit!r} in {text!r} (there are {units}; text is quoted)", token.position)
         return _Value(text)
 
 
@@ -248,6 +253,8 @@ def _matches(op: str, left: object, value: _Value) -> bool:
         return op == "=" and left is _CONSTANTS[value.text]
     if left is None:
         return False
+    if op in _ORDER and value.bare and isinstance(left, int | float) and not isinstance(left, bool):
+        raise UsageError(f"--filter: {value.text!r} is neither a number nor a column (text is quoted)")
     if isinstance(left, bool | int | float) and value.number is not None:
         return _ordered(op, left, value.number)
     return _ordered(op, _text(left), value.text)

@@ -23,7 +23,8 @@ def audit(compile_: RealCompile) -> Section:
     """Compare with the target's decider. Raises DumpError without the stages, UnsupportedError for another target."""
     where = _BY_TARGET.get(compile_.target or "")
     if where is None:
-        raise UnsupportedError(f"fusion of the target {compile_.target} is not modelled, only cpu and gpu")
+        what = "an unknown target" if compile_.target is None else f"the target {compile_.target}"
+        raise UnsupportedError(f"fusion of {what} is not modelled, only that of cpu and gpu")
     module, _, name = where.partition(":")
     auditor: Callable[[RealCompile], Section] = getattr(import_module(module), name)
     return auditor(compile_)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NO_MEANING = frozenset(
     "metadata frontend_attributes sharding backend_config control-predecessors origin original_value".split()
 )
-_OPAQUE = frozenset(("while", "conditional", "call", "fusion", "async-start"))
+_OPAQUE = frozenset(("while", "conditional", "call", "async-start"))
 """Instructions whose bodies fusion itself may change: the name says which they are."""
 
 
@@ -47,7 +47,23 @@ class _Values:
     def number(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def of(self, one: HloInstruction, operands: list[int], callees: dict[HloComputation, int]) -> int:
+    def of(
+        self,
+        one: HloInstruction,
+        operands: list[int],
+        callees: dict[HloComputation, int],
+        inside: dict[HloInstruction, int] | None = None,
+    ) -> int:
+        """The number of an instruction; of a fusion that of its body's root, each instruction of it put in `inside`."""
+        if one.opcode == "fusion":
+            body = one.callee()
+            inside = {} if inside is None else inside
+            for each in body.post_order():
+                if each.opcode == "parameter":
+                    inside[each] = operands[each.parameter_number]
+                else:
+                    inside[each] = self.of(each, [inside[operand] for operand in each.operands], callees, inside)
+            return inside[body.root]
         if one.opcode in _OPAQUE or one.opcode == "parameter":
             return self.number((one.opcode, one.name, one.shape.without_layout(), tuple(operands)))
         attrs = tuple(
@@ -59,24 +75,25 @@ class _Values:
 
 
 def recover_groups(before: HloModule, after: HloModule) -> list[Group]:
-    """The fusions of `after` that `before` has not, with the instructions of `before` that went into them."""
+    """The fusions of `after` that `before` has not, or with less in them, and what of `before` went in."""
     values = _Values()
-    old = {one.name for one in before.instructions() if one.opcode == "fusion"}
     sources: dict[str, dict[int, list[str]]] = {}
+    inside: dict[HloInstruction, int] = {}
     first_callees = _callee_numbers(before, values)
     for computation in before.computations:
         if not computation.is_fusion:
             found: defaultdict[int, list[str]] = defaultdict(list)
             numbers: dict[HloInstruction, int] = {}
             for one in computation.post_order():
-                numbers[one] = values.of(one, [numbers[operand] for operand in one.operands], first_callees)
+                numbers[one] = values.of(one, [numbers[operand] for operand in one.operands], first_callees, inside)
                 found[numbers[one]].append(one.name)
             sources[computation.name] = found
     groups: list[Group] = []
     callees = _callee_numbers(after, values)
+    known = set(inside.values())
     for computation in after.computations:
         if not computation.is_fusion and computation.name in sources:
-            groups.extend(_groups(computation, sources[computation.name], old, values, callees))
+            groups.extend(_groups(computation, sources[computation.name], known, values, callees))
     return groups
 
 
@@ -97,34 +114,32 @@ def _callee_numbers(module: HloModule, values: _Values) -> dict[HloComputation, 
 def _groups(
     computation: HloComputation,
     source: dict[int, list[str]],
-    old: set[str],
+    known: set[int],
     values: _Values,
     callees: dict[HloComputation, int],
 ) -> list[Group]:
     numbers: dict[HloInstruction, int] = {}
     groups: list[Group] = []
     for one in computation.post_order():
-        operands = [numbers[operand] for operand in one.operands]
-        if one.opcode != "fusion" or one.name in old:
-            numbers[one] = values.of(one, operands, callees)
-            continue
-        body = one.callee()
         inside: dict[HloInstruction, int] = {}
+        numbers[one] = values.of(one, [numbers[operand] for operand in one.operands], callees, inside)
+        if one.opcode != "fusion":
+            continue
         members: dict[str, None] = {}
         unknown = 0
-        for each in body.post_order():
+        for each, number in inside.items():
             if each.opcode == "parameter":
-                inside[each] = operands[each.parameter_number]
                 continue
-            inside[each] = values.of(each, [inside[operand] for operand in each.operands], callees)
-            names = source.get(inside[each])
+            names = source.get(number)
             if names is None:
-                unknown += each.opcode != "tuple"
+                unknown += each.opcode != "tuple" and number not in known
             else:
-                # equal computations are told apart by nothing; the one of the same root name comes first
-                members[next((name for name in names if _stem(name) == _stem(each.name)), names[0])] = None
-        numbers[one] = inside[body.root]
-        groups.append(Group(one.name, str(one.attr("kind") or ""), computation.name, tuple(members), unknown))
+                # equal computations are told apart by nothing; the one of the same name or root name comes first
+                same = (name for name in names if name == one.name and number == numbers[one])
+                alike = (name for name in names if _stem(name) == _stem(each.name))
+                members[next(same, next(alike, names[0]))] = None
+        if set(members) - {one.name}:
+            groups.append(Group(one.name, str(one.attr("kind") or ""), computation.name, tuple(members), unknown))
     return groups
 
 

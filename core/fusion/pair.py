@@ -248,6 +248,7 @@ def flips(
     if alone is None:
         return [], "the pair alone is decided otherwise than in its module, so no edits of it were tried"
     found: list[Flip] = []
+    asked = 0
     for tries, (change, edited) in enumerate(_edits(text, alone, producer, consumer)):
         if tries >= MAX_TRIES:
             break
@@ -258,10 +259,13 @@ def flips(
             answer = judge(candidate, producer, consumer, backend, device)
         except HloscopeError:
             continue
+        asked += 1
         if answer.verdict == "fused":
             saved = answer.numbers.get("us_saved")
             saved = saved if isinstance(saved, float) else None
             found.append(Flip(change, answer.verdict, answer.code, answer.reason, edited, saved))
+    if not found:
+        return [], f"{asked} edits of users, element types and sizes were tried, and none turns it round"
     return found, None
 
 

@@ -214,7 +214,7 @@ def gpu_late_pipelines(registry: Registry) -> list[HloPass]:
             "fusion",
             _passes(
                 registry,
-                "priority-fusion cse{is_layout_sensitive=true} dce multi_output_fusion"
+                "sort-iota-fusion priority-fusion cse{is_layout_sensitive=true} dce multi_output_fusion"
                 " cse{is_layout_sensitive=true} dce",
             ),
             verifier,

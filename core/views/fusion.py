@@ -18,9 +18,11 @@ from hloscope.core.analysis.elementwise import is_generally_fusible
 from hloscope.core.analysis.real_compile import stages_around
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import DumpError, HloscopeError, UsageError
+from hloscope.core.fusion.cpu.instruction_fusion import fused_computations
 from hloscope.core.fusion.deciders import FUSION_PASSES, backend_of, decide
 from hloscope.core.fusion.groups import Group, recover_groups
 from hloscope.core.fusion.pair import NO_BENEFIT, Flip, PairVerdict, flips, judge
+from hloscope.core.fusion.readers import Readers
 from hloscope.core.ledger.declare import Origin
 from hloscope.core.views.real_compile import RunCompile
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 How = Literal["recorded", "core", "inferred"]
 PROVEN_FLIPS = 3
 """Edits that the real compiler is asked about."""
+_WITHOUT_KERNEL = frozenset({"constant", "tuple", "get-tuple-element", "bitcast"})
+"""What costs no traffic by itself."""
 _NO_BENEFIT_WORDS = "fusing it into all its users was not estimated to be faster"
 
 
@@ -52,12 +56,15 @@ class FusionRow:
     us_fused: float | None
     us_unfused: float | None
     bytes: int | None
-    """Memory traffic that is saved, or lost because of it: the producer's result written once and read by each user."""
+    """Memory traffic that is saved, or lost because of it: the producer's result written once (0 times where it is part
+    of a result, so written anyway) and read by each user."""
     fuel: int | None
     origin: Origin
     made: str | None = None
     """The fusion that holds both afterwards."""
     computation: str | None = None
+    readers: tuple[str, ...] = ()
+    """Who read the producer when it was decided; empty where the module before the pass is not known."""
     pass_name: str | None = None
     """The pass that decided, counted in `step` from 0; None where the fusions were found by comparing stages."""
 
@@ -134,43 +141,50 @@ def fusion_report(run: Run, *, target: str | None = None) -> FusionReport:
 
 
 def _finish(rows: list[FusionRow], before: HloModule | None) -> list[FusionRow]:
-    """Fill in bytes, and add the producers that stayed apart because nothing was gained."""
-    sizes: dict[str, tuple[int, int]] = {}
-    if before is not None:
-        for computation in before.computations:
-            if not computation.is_fusion:
-                for one in computation.instructions:
-                    if one.shape.is_array:
-                        sizes[one.name] = (shape_bytes(one.shape), one.user_count)
+    """Fill in bytes, readers and fuel, and add the producers that stayed apart because nothing was gained."""
+    graph = Readers(before)
     made: list[FusionRow] = []
     fused: set[str] = set()
     last: dict[str, FusionRow] = {}
+    merges = 0
     for row in rows:
-        size, users = sizes.get(row.producer, (0, 0))
-        if row.made is not None and row.consumers and row.consumers[0] in sizes:
-            sizes.setdefault(row.made, sizes[row.consumers[0]])
-        cost = row.bytes
-        if row.producer in sizes:
-            readers = len(row.consumers) if row.verdict in ("fused", "priority") else users
-            cost = size * (1 + max(1, readers))
-        made.append(replace(row, bytes=cost))
+        readers = graph.of(row.producer)
+        asked = row.consumers or readers
+        cost = graph.traffic(row.producer, asked)
+        full = replace(
+            row, bytes=row.bytes if cost is None else cost, readers=readers,
+            computation=row.computation or graph.home.get(row.producer),
+        )  # fmt: skip
         if row.verdict == "fused":
+            if row.fuel is None and row.origin == "xla":
+                full = replace(full, fuel=merges)
+            merges += 1
             fused.add(row.producer)
-        last[row.producer] = made[-1]
+            if row.consumers:
+                graph.fuse(row.producer, row.consumers[0], row.made or row.consumers[0])
+        made.append(full)
+        last[row.producer] = full
     gone = fused | {name for row in rows if row.verdict == "fused" for name in row.consumers if row.made != name}
     for name, row in last.items():
         if row.verdict == "priority" and name not in gone:
-            made.append(replace(row, verdict="refused", code=NO_BENEFIT, reason=_NO_BENEFIT_WORDS, origin="inferred"))
+            made.append(_without_benefit(row))
     return made
 
 
+def _without_benefit(row: FusionRow) -> FusionRow:
+    origin = "inferred" if row.origin == "xla" else row.origin
+    return replace(row, verdict="refused", code=NO_BENEFIT, reason=_NO_BENEFIT_WORDS, origin=origin)
+
+
 def _decided(run: Run, backend: str, device: str | None) -> FusionReport:
-    module, _ = _module_before(run, backend)
+    module, stage = _module_before(run, backend)
     config = run.report(FileKind.TARGET_CONFIG)
     where = _device(device, config) if backend == "gpu" else None
     decided = decide(module, backend, where)
     name = f"XLA:{backend.upper()}" + (f" on {where.name}" if where is not None else "")
     note = f"decided by hloscope's own {FUSION_PASSES[backend]} as {name} would"
+    if len(run) > 1:
+        note += f", on the stage after {stage}"
     rows = [_row(one, FUSION_PASSES[backend]) for one in decided.decisions]
     before, _ = _module_before(run, backend)
     return FusionReport(tuple(_finish(rows, before)), "core", backend, (note,))
@@ -219,12 +233,17 @@ def _inferred(run: Run) -> FusionReport:
     compile_ = RunCompile(run)
     pairs = stages_around(compile_, FUSION_PASSES.get(backend, "fusion"))
     rows: list[FusionRow] = []
-    notes = [f"{run.source.module}: the compiler recorded no fusion decisions; fusions are found by comparing stages"]
+    unread = [one for one in run.notes if "fusion decisions cannot be read" in one]
+    why = "" if unread else "the compiler recorded no fusion decisions; "
+    notes = [*unread, f"{run.source.module}: {why}fusions are found by comparing stages"]
     for pair in pairs[:1]:
+        row = run.outline[pair.after.index]
+        if not row.own_snapshot and row.changed is not False:
+            raise DumpError(f"{run.source.module}: no stage after {row.pass_name} was dumped", path=run.source.path)
         before, after = compile_.module(pair.before.index), compile_.module(pair.after.index)
         groups = recover_groups(before, after)
         rows.extend(_group_rows(before, groups))
-        rows.extend(_apart_rows(before, groups, backend, len(rows), notes))
+        rows.extend(_apart_rows(before, after, groups, backend, len(rows), notes))
     return FusionReport(tuple(rows), "inferred", backend, tuple(notes))
 
 
@@ -249,22 +268,26 @@ def _group_rows(before: HloModule, groups: Sequence[Group]) -> list[FusionRow]:
 
 
 def _apart_rows(
-    before: HloModule, groups: Sequence[Group], backend: str, first: int, notes: list[str]
+    before: HloModule, after: HloModule, groups: Sequence[Group], backend: str, first: int, notes: list[str]
 ) -> list[FusionRow]:
     """Edges that stayed apart, with the core's reason where it has one that the stages do not contradict."""
+    found = {one.name for one in after.instructions() if not one.parent.is_fusion}
+    found.update(name for group in groups for name in group.members)
+    lost = 0
     together = {(a, b) for group in groups for a in group.members for b in group.members}
     reasons = _core_reasons(before.clone(), backend, notes)
     rows: list[FusionRow] = []
-    for computation in before.computations:
-        if computation.is_fusion:
-            continue
+    for computation in fused_computations(before):
         for one in computation.post_order():
-            if not is_generally_fusible(one) or one.opcode in ("constant", "tuple", "get-tuple-element"):
+            if not is_generally_fusible(one) or one.opcode in _WITHOUT_KERNEL:
                 continue
             for user in one.users:
                 if (one.name, user.name) in together or not is_generally_fusible(user) or user.opcode == "tuple":
                     continue
-                code, reason = reasons.get((one.name, user.name), (None, None))
+                if one.name not in found or user.name not in found:
+                    lost += 1
+                    continue
+                code, reason = reasons.of(one.name, user.name)
                 size = 2 * shape_bytes(one.shape) if one.shape.is_array else None
                 rows.append(
                     FusionRow(
@@ -272,29 +295,50 @@ def _apart_rows(
                         "inferred", None, computation.name,
                     )
                 )  # fmt: skip
+    if lost:
+        notes.append(f"{lost:,} edges are not told: the pass made something else of one end")
     return rows
 
 
-def _core_reasons(
-    before: HloModule, backend: str, notes: list[str]
-) -> dict[tuple[str, str], tuple[str | None, str | None]]:
+@dataclass(slots=True)
+class _Reasons:
+    """What the core says of edges left apart."""
+
+    edges: dict[tuple[str, str], tuple[str | None, str | None]]
+    producers: dict[str, tuple[str | None, str | None]]
+    """Of a producer that goes into all its readers or into none."""
+
+    def of(self, producer: str, reader: str) -> tuple[str | None, str | None]:
+        """Code and reason; None twice where the core has fused them or was never asked."""
+        return self.edges.get((producer, reader)) or self.producers.get(producer, (None, None))
+
+
+def _core_reasons(before: HloModule, backend: str, notes: list[str]) -> _Reasons:
+    reasons = _Reasons({}, {})
     if backend not in ("cpu", "gpu"):
         notes.append(f"the rules of XLA:{backend.upper()} are not public: edges left apart have no reason")
-        return {}
-    found: dict[tuple[str, str], tuple[str | None, str | None]] = {}
+        return reasons
     holds: dict[str, frozenset[str]] = {}
+    value: dict[str, str] = {}  # the instruction that a fusion's result was
     for one in decide(before, backend).decisions:
-        producer = one.subject or ""
+        producer = value.get(one.subject or "", one.subject or "")
+        if one.verdict == "ineligible":
+            reasons.producers[producer] = (one.code, one.reason)
+        elif one.verdict == "priority":
+            reasons.producers[producer] = (NO_BENEFIT, _NO_BENEFIT_WORDS)
+        elif one.verdict == "fused":
+            reasons.producers.pop(producer, None)
         for reader in one.consumers:
             for name in holds.get(reader, frozenset((reader,))):
                 if one.verdict in ("refused", "ineligible"):
-                    found[producer, name] = (one.code, one.reason)
-                elif one.verdict == "fused":
-                    found.pop((producer, name), None)
+                    reasons.edges[producer, name] = (one.code, one.reason)
+                else:
+                    reasons.edges.pop((producer, name), None)
             if one.verdict == "fused" and one.made is not None:
-                both = holds.get(reader, frozenset((reader,))) | holds.get(producer, frozenset((producer,)))
+                both = holds.get(reader, frozenset((reader,))) | holds.get(one.subject or "", frozenset((producer,)))
                 holds[one.made] = both
-    return found
+                value[one.made] = value.get(reader, reader)
+    return reasons
 
 
 # ---------------------------------------------------------------- one pair
@@ -324,7 +368,12 @@ def why_pair(
             ours = judge(module.clone(), producer, consumer, backend, device)
         except UsageError:
             names = {one.name for one in module.instructions()}
-            if shown is None or {producer, consumer} <= names:
+            if shown is None:
+                made = {name for one in decided.rows for name in (one.producer, one.made, *one.consumers)}
+                if {producer, consumer} <= names | made and not {producer, consumer} <= names:
+                    raise UsageError(f"{consumer!r} does not read {producer!r} where that is decided") from None
+                raise
+            if {producer, consumer} <= names:
                 raise
             notes.append("one of the two was made by the fusion pass itself: only what was recorded is known")
     else:
@@ -383,19 +432,18 @@ def _row_of(rows: Sequence[FusionRow], producer: str, consumer: str) -> FusionRo
     """The decision of a report that settles a pair, also where either is part of a fusion by then."""
     holds: dict[str, set[str]] = {}
     last: FusionRow | None = None
-    gone = False
     for row in rows:
-        readers = {name for one in row.consumers for name in holds.get(one, {one})}
+        readers = {name for one in row.consumers or row.readers for name in {one, *holds.get(one, ())}}
         if row.verdict == "fused":
             for one in row.consumers:
                 made = row.made or one
                 holds[made] = holds.get(one, {one}) | holds.get(row.producer, {row.producer}) | holds.get(made, set())
             if row.producer == producer and consumer in readers:
                 return row
-        elif row.producer == producer and not gone and (not readers or consumer in readers or row.verdict != "refused"):
+        elif row.producer == producer and (consumer in readers or (not row.consumers and consumer in row.readers)):
             last = row
     if last is not None and last.verdict == "priority":
-        return replace(last, verdict="refused", code=NO_BENEFIT, reason=_NO_BENEFIT_WORDS)
+        return _without_benefit(last)
     return last
 
 

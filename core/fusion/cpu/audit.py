@@ -32,7 +32,7 @@ def audit_cpu(compile_: RealCompile) -> Section:
         _compare_bodies(ours, real, bodies)
         order = _order(compile_.module(pair.before.index), real)
         if order != _order(compile_.module(pair.before.index), ours):
-            notes.append(f"{compile_.label}: groups: the order of computations, which numbers names, read from the dump")
+            notes.append(f"{compile_.label}: groups: the order of computations, which numbers names, is the dump's")
             ours, real = _run(compile_, pair, CpuInstructionFusion(order))
         _compare_names(ours, real, groups)
     try:

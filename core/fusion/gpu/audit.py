@@ -19,7 +19,7 @@ from hloscope.core.analysis.real_compile import stages_around
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.dumps.fusion_decisions import PASS_NAME, fusion_events
 from hloscope.core.dumps.textproto import parse_textproto
-from hloscope.core.errors import DumpError
+from hloscope.core.errors import DumpError, HloscopeError
 from hloscope.core.fusion.gpu.gemm_fusion import run_gemm_fusion
 from hloscope.core.fusion.gpu.multi_output_fusion import run_multi_output_fusion
 from hloscope.core.fusion.gpu.priority_fusion import run_priority_fusion
@@ -62,14 +62,20 @@ class Recorded:
     device: DeviceDescription
     steps: list[Step]
     """Empty where the compiler wrote none."""
+    fault: str | None = None
+    """Why what it wrote cannot be read."""
 
 
 def recorded(compile_: RealCompile) -> Recorded:
     """The pass's input, device and steps. Raises DumpError where the dump shows no input of it."""
     report = compile_.report(FileKind.FUSION_DECISIONS)
     config = compile_.report(FileKind.TARGET_CONFIG)
-    if report is not None:
-        message = parse_textproto(report, path=compile_.path)
+    fault = None
+    try:
+        message = None if report is None else parse_textproto(report, path=compile_.path)
+    except HloscopeError as error:
+        message, fault = None, f"the recorded decisions cannot be read ({error.message})"
+    if message is not None:
         text = message.text("hlo_module_before_fusion")
         info = message.messages("gpu_device_info")
         device = device_of(message, path=compile_.path) if info else _device(config)
@@ -77,7 +83,8 @@ def recorded(compile_: RealCompile) -> Recorded:
         if text is not None:
             return Recorded(text, device, steps)
         return Recorded(compile_.text(stages_around(compile_, PASS_NAME)[0].before.index), device, steps)
-    return Recorded(compile_.text(stages_around(compile_, PASS_NAME)[0].before.index), _device(config), [])
+    before = stages_around(compile_, PASS_NAME)[0].before.index
+    return Recorded(compile_.text(before), _device(config), [], fault)
 
 
 def _device(config: str | None) -> DeviceDescription:
@@ -117,7 +124,8 @@ def audit_gpu(compile_: RealCompile) -> Section:
         steps.agree += equal
         steps.total += equal
     else:
-        notes.append("the compiler recorded no decisions: only the fusions after the pass are compared")
+        why = known.fault or "the compiler recorded no decisions"
+        notes.append(f"{why}: only the fusions after the pass are compared")
     try:
         after = compile_.module(stages_around(compile_, PASS_NAME)[0].after.index)
     except DumpError as error:

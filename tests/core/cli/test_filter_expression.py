@@ -94,3 +94,12 @@ def test_says_what_is_wrong_and_where(expression: str, column: int, words: str) 
     assert words in str(caught.value)
     assert f"at column {column}" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [("bytes>1XB", "no unit 'XB'"), ("us>=2min", "no unit 'min'"), ("bytes>many", "neither a number nor a column")],
+)
+def test_an_unknown_unit_or_word_is_no_bound(expression: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        compile_filter(expression, ["bytes", "us"])({"bytes": 3, "us": 4})

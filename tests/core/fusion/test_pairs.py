@@ -13,6 +13,7 @@ from hloscope.core.cli.why import command as why_command
 from hloscope.core.errors import UsageError
 from hloscope.core.fusion.groups import recover_groups
 from hloscope.core.fusion.pair import flips, judge
+from hloscope.core.fusion.readers import Readers
 from hloscope.core.text import load_module
 from hloscope.core.views.fusion import fusion_report, why_pair
 from hloscope.core.views.run import load
@@ -100,7 +101,16 @@ def test_refusals_come_first_by_what_they_cost(fixtures: Path) -> None:
     result = CliRunner().invoke(fusion_command, [str(fixtures / "dumps" / "gpu_narrow"), "--json"])
     answer = json.loads(result.stdout)
     assert answer["how"] == "recorded"
-    costs = [row["bytes"] or 0 for row in answer["rows"] if row["verdict"] in ("refused", "ineligible")]
+    last: dict[str, int] = {}
+    for row in answer["rows"]:
+        last[row["producer"]] = max(row["step"], last.get(row["producer"], 0))
+    # a producer that was decided again later costs nothing by what was said first
+    stands = [
+        row["verdict"] == "refused" or (row["verdict"] == "ineligible" and row["step"] == last[row["producer"]])
+        for row in answer["rows"]
+    ]
+    assert stands == sorted(stands, reverse=True)
+    costs = [row["bytes"] or 0 for row, one in zip(answer["rows"], stands, strict=True) if one]
     assert costs and costs == sorted(costs, reverse=True)
     assert {row["verdict"] for row in answer["rows"]} >= {"fused", "priority", "ineligible"}
     keys = "step producer consumers verdict code reason us_fused us_unfused bytes fuel origin".split()
@@ -152,3 +162,52 @@ def test_a_dump_without_records_has_inferred_rows(corpus: Path) -> None:
     assert refused and all(row.reason for row in refused if row.producer.startswith("exp"))
     fused = {(row.producer, name) for row in report.rows if row.verdict == "fused" for name in row.consumers}
     assert not fused & {(row.producer, row.consumers[0]) for row in refused}
+
+
+def test_readers_follow_the_fusions() -> None:
+    module = load_module(EPILOGUE)
+    readers = Readers(module)
+    assert readers.of("r") == ("n", "m")
+    assert readers.traffic("r", readers.of("r")) == 3 * 256
+    # written anyway: it is part of the result
+    assert readers.traffic("n", readers.of("n")) == 0
+    readers.fuse("r", "n", "fusion")
+    assert readers.of("r") == ("m",)
+    assert readers.of("p") == ("r", "fusion")
+    readers.fuse("r", "m", "fusion.1")
+    assert readers.of("p") == ("fusion", "fusion.1")
+    assert readers.of("q") == ("fusion.1",)
+
+
+def test_a_fusion_that_takes_in_another_is_found_by_what_both_compute() -> None:
+    inner = "inner { i.p = f32[8]{0} parameter(0)\n ROOT i.n = f32[8]{0} negate(i.p) }\n"
+    before = f"""HloModule m
+{inner}ENTRY e {{ p = f32[8]{{0}} parameter(0)
+ f = f32[8]{{0}} fusion(p), kind=kLoop, calls=inner
+ a = f32[8]{{0}} abs(f)
+ ROOT c = f32[8]{{0}} cosine(a) }}
+"""
+    after = """HloModule m
+outer { o.p = f32[8]{0} parameter(0)
+ o.n = f32[8]{0} negate(o.p)
+ ROOT o.a = f32[8]{0} abs(o.n) }
+ENTRY e { p = f32[8]{0} parameter(0)
+ f = f32[8]{0} fusion(p), kind=kLoop, calls=outer
+ ROOT c = f32[8]{0} cosine(f) }
+"""
+    (found,) = recover_groups(load_module(before), load_module(after))
+    assert (found.fusion, found.members, found.unknown) == ("f", ("f", "a"), 0)
+    assert recover_groups(load_module(before), load_module(before)) == []
+
+
+def test_one_that_does_not_read_the_other_is_no_pair_after_fusion_either(fixtures: Path) -> None:
+    with load(str(fixtures / "dumps" / "gpu_narrow")) as run:
+        rows = fusion_report(run).rows
+        made = [row for row in rows if row.verdict == "fused" and row.made is not None]
+        assert [row.fuel for row in rows if row.verdict == "fused"] == list(range(len(made)))
+        late = next(row for row in rows if row.verdict == "priority" and row.producer in {one.made for one in made})
+        assert why_pair(run, late.producer, late.consumers[0], tries=False).producer == late.producer
+        with pytest.raises(UsageError, match="does not read"):
+            why_pair(run, late.consumers[0], late.producer, tries=False)
+        with pytest.raises(UsageError, match="no instruction"):
+            why_pair(run, late.producer, "nowhere", tries=False)

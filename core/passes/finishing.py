@@ -128,6 +128,7 @@ class PropagateCallMetadata:
 
     name = "propagate-call-metadata"
     is_pipeline = False
+    text_only = True
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         """Callers before callees."""
@@ -184,6 +185,7 @@ class SanitizeConstantNames:
 
     name = "sanitize-constant-names"
     is_pipeline = False
+    text_only = True
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         """Every constant; it reports a change where there is one constant, as XLA's does."""

@@ -1,7 +1,8 @@
 """What a pass is: a name and ``run(module, ctx) -> changed``.
 
 A pass is a frozen dataclass whose fields are its options; it holds no state of a run. It reports exactly whether the
-module changed, asks the gate before every optional rewrite, and knows nothing of tools.
+module changed, asks the gate before every optional rewrite, and knows nothing of tools. One that changes names or
+metadata alone, which no hash covers, says so with a class variable ``text_only = True``.
 Source: ``openxla/xla:xla/hlo/pass/hlo_pass_interface.h``.
 """
 

@@ -177,7 +177,7 @@ class HloPassPipeline:
     ) -> None:
         flags = ctx.flags
         hash_after = structural_hash(module)
-        if (hash_before != hash_after) == changed:
+        if (hash_before != hash_after) == changed or (changed and getattr(one, "text_only", False)):
             return
         if ctx.ledger.enabled:
             ctx.ledger.emit(

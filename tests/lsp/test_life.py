@@ -103,7 +103,7 @@ def test_a_feature_that_fails_is_one_error_answer(monkeypatch: pytest.MonkeyPatc
         raise ZeroDivisionError("planted")
 
     broken_ones = (Feature("textDocument/definition", broken), Feature("textDocument/references", broken, heavy=True))
-    monkeypatch.setattr(server_module, "FEATURES", (*broken_ones, hover.FEATURE))
+    monkeypatch.setattr(server_module, "features_of_a_client", lambda: (*broken_ones, hover.FEATURE))
     ours, theirs = socket.socketpair()
     code = Future[int]()
     thread = threading.Thread(

@@ -75,6 +75,7 @@ class RenameFusions:
 
     name = "rename_fusions"
     is_pipeline = False
+    text_only = True
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         """Every fusion that is not custom; it reports a change always, as XLA's does."""

@@ -31,6 +31,7 @@ from hloscope.core.ledger.store import (
     SMALL_PAGE_SIZE,
     close_ledger,
     create_ledger,
+    is_made_by,
     ledger_error,
     publish_ledger,
     remove_ledger,
@@ -201,7 +202,8 @@ class _Plan:
     """How events of one type become rows."""
 
     __slots__ = (
-        "columns", "flat", "listed", "name_at", "names_at", "number", "number_at", "outcomes", "short", "text_at",
+        "columns", "flat", "listed", "name", "name_at", "names_at", "number", "number_at", "outcomes", "short",
+        "text_at",
     )  # fmt: skip
 
     def __init__(self, number: int, spec: EventSpec) -> None:
@@ -210,6 +212,7 @@ class _Plan:
         """Columns of its rows."""
         units = ["", "", "", "", "name", "name", "ordinal", *(one.unit for one in spec.fields)]
         self.number = number
+        self.name = spec.name
         self.columns = attrgetter(*_COLUMNS, *(one.name for one in spec.fields))
         """What an event says of itself, in the order of the columns."""
         self.name_at = tuple(at for at, unit in enumerate(units) if unit == "name")
@@ -571,6 +574,8 @@ class LedgerWriter:
     def _encoded(self, plan: _Plan) -> list[list[Any]]:
         """The columns of the events that wait, as the file keeps them."""
         width = len(plan.listed)
+        if len(plan.flat) % width:
+            raise InternalError(f"an event of type {plan.name} was recorded with too many or too few values")
         columns = [plan.flat[at::width] for at in range(width)]
         number = self._strings.__getitem__
         for at in plan.name_at:
@@ -623,15 +628,16 @@ class LedgerWriter:
                 whole = False
                 raise
             finally:
-                if not whole and self._connection.replaces is not None:
+                if not whole:
                     self._leave_partial()
         if whole:
             publish_ledger(self._connection)
 
     def _leave_partial(self) -> None:
         if not self._holds:
-            remove_ledger(self._connection.path)
-        elif not self._refused and sys.stderr is not None:
+            if is_made_by(self._connection):
+                remove_ledger(self._connection.path)
+        elif self._connection.replaces is not None and not self._refused and sys.stderr is not None:
             print(f"hloscope: {self.path}: {self._kept()}", file=sys.stderr, flush=True)
 
 

@@ -286,6 +286,14 @@ def create_ledger(
     return connection
 
 
+def is_made_by(connection: LedgerConnection) -> bool:
+    """Whether the file under a writer's name is still the one that it made."""
+    try:
+        return os.stat(connection.path).st_ino == connection.inode
+    except OSError:
+        return False
+
+
 def remove_ledger(path: str) -> None:
     """Remove a ledger file, if there is one, with what SQLite keeps beside it."""
     Path(path).unlink(missing_ok=True)
@@ -325,7 +333,10 @@ def _publish(fresh: str, name: str) -> None:
 
 
 def _refuse_live(name: str, said: str) -> None:
-    """Refuse to replace a ledger that another process is writing at this moment; folds what a dead one left."""
+    """Refuse to replace a ledger that another process is writing at this moment; folds what a dead one left.
+
+    Readers of a finished run are no reason: they keep the old file until they close it.
+    """
     if not is_ledger(name) or not _has_content(name + "-wal"):
         return
     try:
@@ -336,10 +347,21 @@ def _refuse_live(name: str, said: str) -> None:
         finally:
             connection.close()
     except sqlite3.OperationalError as error:
-        if "locked" in str(error):
+        if "locked" in str(error) and not _is_finished(name):
             raise LedgerError("another process is writing this ledger", path=said) from error
     except sqlite3.Error:
         return
+
+
+def _is_finished(name: str) -> bool:
+    try:
+        connection = _connect(name, "mode=ro")
+        try:
+            return not connection.execute("SELECT count(*) FROM run_rows WHERE NOT complete").fetchone()[0]
+        finally:
+            connection.close()
+    except sqlite3.Error:
+        return False
 
 
 def close_ledger(connection: LedgerConnection, *, compact: bool = True) -> None:
@@ -372,7 +394,7 @@ def publish_ledger(connection: LedgerConnection) -> None:
     _refuse_live(name, name)
     whole = partial
     try:
-        if os.stat(partial).st_ino != connection.inode:
+        if not is_made_by(connection):
             raise LedgerError("another process is writing this ledger", path=name)
         if _has_content(partial + "-wal"):
             # A reader that still looks on has kept the WAL apart; one file can be replaced at once, two cannot.

@@ -19,6 +19,7 @@ class ModuleListing:
     instructions: int | None
     """Instructions of the first stage; None where no stage can be read as text."""
     stages: int
+    """Snapshots, as the dump has them: one is counted again where a later one has the same text."""
     files: int | None
     """Files of the dump that belong to it; None outside a dump."""
     bytes: int
@@ -96,7 +97,7 @@ def _dump(path: str, progress: Progress | None) -> Listing:
 _LEDGER_MODULES = """
 SELECT m.id, m.name, m.xla_id, r.target,
  (SELECT p.before FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL ORDER BY p.ordinal LIMIT 1),
- (SELECT count(DISTINCT p.snapshot) FROM pass_rows p WHERE p.module=m.id),
+ (SELECT coalesce(nullif(count(p.file),0),count(DISTINCT p.snapshot)) FROM pass_rows p WHERE p.module=m.id),
  (SELECT max(s.size) FROM pass_rows p JOIN snapshot_rows s ON s.id=p.snapshot WHERE p.module=m.id),
  (SELECT p.snapshot FROM pass_rows p WHERE p.module=m.id AND p.snapshot IS NOT NULL ORDER BY p.ordinal LIMIT 1)
 FROM module_rows m LEFT JOIN run_rows r ON r.id=m.run ORDER BY 7 DESC, m.id
@@ -139,7 +140,7 @@ _CAPTURED = """
 SELECT m.name AS module, r.target AS target,
  (SELECT count(*) FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL) AS passes,
  (SELECT count(*) FROM pass_rows p WHERE p.module=m.id AND p.changed) AS changed,
- (SELECT count(DISTINCT p.snapshot) FROM pass_rows p WHERE p.module=m.id) AS stages,
+ (SELECT coalesce(nullif(count(p.file),0),count(DISTINCT p.snapshot)) FROM pass_rows p WHERE p.module=m.id) AS stages,
  (SELECT p.before FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL ORDER BY p.ordinal LIMIT 1)
   AS instructions_before,
  (SELECT p.after FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL ORDER BY p.ordinal DESC LIMIT 1)

@@ -29,7 +29,7 @@ def summarize(run: Run, *, cancelled: Cancelled | None = None, progress: Progres
     times = [row.ns for row in rows if row.ns is not None and row.pass_name not in pipelines]
     return Summary(
         source=run.source,
-        stages=len({row.snapshot for row in run.outline}),
+        stages=sum(row.file is not None for row in rows) or len({row.snapshot for row in run.outline}),
         passes=len(rows),
         changed=sum(1 for row in rows if row.changed),
         instructions_before=rows[0].instructions_before,

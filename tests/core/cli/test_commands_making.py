@@ -174,7 +174,7 @@ def test_our_own_compiler_records_what_it_did(capsys: pytest.CaptureFixture[str]
     assert code == 0
     summary = json.loads(out)
     assert summary["source"]["module"] == "tiny"
-    assert summary["instructions_before"] == 5 and summary["instructions_after"] == 2
+    assert summary["instructions_before"] == 5 and summary["instructions_after"] == 4, "negate in a fusion of its own"
     with load(str(ledger)) as run, load(str(tmp_path / "dump")) as dumped:
         assert run.passes[-1].pass_name == "after_optimizations"
         assert run.stage_text(0).strip() == MODULE.strip()
@@ -187,7 +187,7 @@ def test_our_own_compiler_records_what_it_did(capsys: pytest.CaptureFixture[str]
 def test_without_fuel_nothing_is_rewritten(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path) -> None:
     hloscope(capsys, "compile", tiny, "-o", tmp_path / "l", "--fuel", "algsimp=0")
     with load(str(tmp_path / "l")) as run:
-        assert run.definition(-1, "same") is not None
+        assert " add(" in run.stage_text(-1)
 
 
 def test_a_gpu_is_described_by_a_file(

@@ -120,6 +120,10 @@ def test_import_then_ask(hloscope: Hloscope, dump: Path, tmp_path: Path) -> None
     assert passes == hloscope("passes", dump, "--json").json["rows"]
     counted = hloscope("sql", ledger, "select count(*) n from passes where changed", "--json").json["rows"]
     assert counted == [{"n": sum(1 for row in passes if row["changed"])}]
+    first, again = (hloscope("ls", path, "--json").json["rows"][0]["stages"] for path in (dump, ledger))
+    assert first == again == report["stages"] or report["modules"] > 1
+    opened = [hloscope("open", path, "--json").json for path in (dump, ledger)]
+    assert opened[0]["stages"] == opened[1]["stages"] == first
 
 
 def test_import_does_not_overwrite(hloscope: Hloscope, dump: Path, tmp_path: Path) -> None:

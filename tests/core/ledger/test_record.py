@@ -242,8 +242,7 @@ def test_sqlite_saying_full_is_one_line(tmp_path: Path) -> None:
         for number in range(20_000):
             writer.emit(decision(number))
     writer.close()
-    with LedgerReader(tmp_path / "run.ledger") as reader:
-        assert len(reader.runs()) == 1
+    assert names_in(tmp_path) == [], "nothing was recorded"
 
 
 def test_an_existing_file_is_replaced_only_when_told_to(tmp_path: Path) -> None:
@@ -499,3 +498,33 @@ def test_a_finished_ledger_is_one_plain_file(tmp_path: Path) -> None:
     assert raw.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     assert raw.execute("SELECT count(*), max(fuel) FROM rewrites").fetchone() == (5000, 4999)
     raw.close()
+
+
+def test_a_finished_ledger_is_replaced_while_somebody_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.ledger"
+    writer = LedgerWriter(path)
+    writer.begin_module("old")
+    writer.flush()
+    with LedgerReader(path) as reader:
+        writer.close()
+        assert path.with_name("run.ledger-wal").exists(), "the reader keeps it"
+        with LedgerWriter(path, force=True) as second:
+            second.begin_module("new")
+        assert [one.name for one in reader.modules()] == ["old"]
+    assert modules_in(path) == ["new"]
+    assert names_in(tmp_path) == ["run.ledger"]
+
+
+def test_a_run_that_ends_before_anything_was_recorded_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), LedgerWriter(tmp_path / "run.ledger"):
+        raise KeyboardInterrupt
+    assert names_in(tmp_path) == []
+
+
+def test_values_that_do_not_fit_their_type_are_a_bug_and_not_other_rows(tmp_path: Path) -> None:
+    writer = LedgerWriter(tmp_path / "run.ledger")
+    writer.begin_module("m")
+    writer.emit_values(RewriteDecision, None, None, ("only", None))
+    with pytest.raises(InternalError, match="too many or too few"):
+        writer.flush()
+    writer.close(complete=False)

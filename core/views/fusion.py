@@ -63,10 +63,10 @@ class FusionRow:
     made: str | None = None
     """The fusion that holds both afterwards."""
     computation: str | None = None
-    readers: tuple[str, ...] = ()
-    """Who read the producer when it was decided; empty where the module before the pass is not known."""
     pass_name: str | None = None
     """The pass that decided, counted in `step` from 0; None where the fusions were found by comparing stages."""
+    readers: tuple[str, ...] = ()
+    """Who read the producer when it was decided; empty where the module before the pass is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class FusionView:
         self._opcodes: frozenset[str] | None = None
         for part in parts:
             if part.opcode == "fusion":
-                self._bodies[part.callee()] = part
+                self._bodies[part.callee("calls")] = part
             else:
                 self._singles.add(part)
 
@@ -121,7 +121,7 @@ class FusionView:
             if part.opcode != "fusion":
                 yield part
                 continue
-            for one in part.callee().instructions:
+            for one in part.callee("calls").instructions:
                 if one.opcode not in ("parameter", "tuple", "get-tuple-element"):
                     yield one
 
@@ -134,7 +134,7 @@ class FusionView:
                 continue
             order.extend(
                 one
-                for one in part.callee().post_order()
+                for one in part.callee("calls").post_order()
                 if one.opcode != "parameter" and not (one.opcode == "tuple" and one.is_root)
             )
         return order
@@ -187,5 +187,5 @@ def _roots(part: HloInstruction) -> list[HloInstruction]:
         else:
             found.append(one)
 
-    collect(part.callee().root)
+    collect(part.callee("calls").root)
     return found

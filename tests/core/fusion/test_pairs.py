@@ -211,3 +211,13 @@ def test_one_that_does_not_read_the_other_is_no_pair_after_fusion_either(fixture
             why_pair(run, late.consumers[0], late.producer, tries=False)
         with pytest.raises(UsageError, match="no instruction"):
             why_pair(run, late.producer, "nowhere", tries=False)
+
+
+def test_a_decision_of_ours_names_its_pass(tmp_path: Path) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(EPILOGUE)
+    with load(str(file)) as run:
+        rows = fusion_report(run, target="a100").rows
+    assert {row.pass_name for row in rows} == {"priority-fusion"}
+    assert {row.origin for row in rows} == {"core"}
+    assert next(row for row in rows if row.producer == "r").readers == ("n", "m")

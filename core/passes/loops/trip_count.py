@@ -36,7 +36,7 @@ class TripCount:
 def counter_index(loop: Loop) -> int | None:
     """The one element that the condition reads and the body makes of itself and constants."""
     state = loop.condition.parameters[0]
-    read = {int(user.attr("index")) for user in state.users}
+    read = {int(user.attr("index")) for user in state.users if user.user_count or user.is_root}
     if len(read) != 1:
         return None
     (index,) = read

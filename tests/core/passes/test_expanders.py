@@ -280,6 +280,8 @@ CASES = [
          " r = f32[2,2]{1,0} add(x, b)"),
     Case("simplify-while-loops", loop(1, "y = f32[4] add(x, w)"), "while", loop(3, "y = f32[4] add(x, w)")),
     Case("simplify-while-loops", loop(0, "y = f32[4] add(x, w)"), "while", loop(3, "y = f32[4] add(x, w)")),
+    Case("simplify-while-loops", loop(0, "y = f32[4] add(x, w)").replace("condition: s = (s32[], f32[4], f32[4]) parameter(0);",
+         "condition: s = (s32[], f32[4], f32[4]) parameter(0); q = f32[4] get-tuple-element(s), index=1;"), "while", PLAIN),
     Case("simplify-while-loops", loop(3, "y = f32[4] negate(x)"), "", loop(3, "y = f32[4] add(x, w)")),
     Case("while_loop_unroller", loop(3, "y = f32[4] add(x, w)"), "while", loop(9, "y = f32[4] add(x, w)")),
     Case("while-loop-invariant-code-motion", loop(3, "v = f32[4] exponential(w); y = f32[4] add(x, v)"), "",

@@ -149,7 +149,7 @@ def _finish(rows: list[FusionRow], before: HloModule | None) -> list[FusionRow]:
     merges = 0
     for row in rows:
         readers = graph.of(row.producer)
-        asked = row.consumers or readers
+        asked = readers if row.verdict == "ineligible" and readers else row.consumers or readers
         cost = graph.traffic(row.producer, asked)
         full = replace(
             row, bytes=row.bytes if cost is None else cost, readers=readers,
@@ -433,14 +433,15 @@ def _row_of(rows: Sequence[FusionRow], producer: str, consumer: str) -> FusionRo
     holds: dict[str, set[str]] = {}
     last: FusionRow | None = None
     for row in rows:
-        readers = {name for one in row.consumers or row.readers for name in {one, *holds.get(one, ())}}
+        asked = row.readers if row.verdict == "ineligible" and row.readers else row.consumers or row.readers
+        readers = {name for one in asked for name in {one, *holds.get(one, ())}}
         if row.verdict == "fused":
             for one in row.consumers:
                 made = row.made or one
                 holds[made] = holds.get(one, {one}) | holds.get(row.producer, {row.producer}) | holds.get(made, set())
             if row.producer == producer and consumer in readers:
                 return row
-        elif row.producer == producer and (consumer in readers or (not row.consumers and consumer in row.readers)):
+        elif row.producer == producer and consumer in readers:
             last = row
     if last is not None and last.verdict == "priority":
         return _without_benefit(last)

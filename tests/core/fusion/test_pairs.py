@@ -221,3 +221,12 @@ def test_a_decision_of_ours_names_its_pass(tmp_path: Path) -> None:
     assert {row.pass_name for row in rows} == {"priority-fusion"}
     assert {row.origin for row in rows} == {"core"}
     assert next(row for row in rows if row.producer == "r").readers == ("n", "m")
+
+
+def test_a_refusal_for_one_reader_costs_what_all_read(tmp_path: Path) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(EPILOGUE)
+    with load(str(file)) as run:
+        row = next(row for row in fusion_report(run, target="h100").rows if row.producer == "r")
+        assert (row.verdict, row.bytes) == ("ineligible", 3 * 256)
+        assert why_pair(run, "r", "n", target="h100", tries=False).numbers["bytes"] == 3 * 256

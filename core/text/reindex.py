@@ -5,9 +5,8 @@ instruction on either side: these guards must come out as they were, which shows
 meant before. Any other edit reads the computations it touches, up to the header of the next. What is read is the same
 code that reads whole texts (`build`), on a piece of the text; the columns are then spliced, and names are resolved
 again where the edit changed what they mean. Where neither way is sure, the answer is None, and the caller reads
-everything. A spliced index equals the one that `ModuleIndex.from_text` makes; a test holds that on random edits.
-(Except that an operand list with a comment inside a name has two readings, by the lines around it, in the whole text
-already.)
+everything, as it does where a comment begins inside a name: that has two readings, by the lines around it. A spliced
+index equals the one that `ModuleIndex.from_text` makes; a test holds that on random edits.
 """
 
 from __future__ import annotations
@@ -108,6 +107,10 @@ class _Piece:
     """Instructions of one computation were read, not whole computations."""
 
 
+_COMMENT_IN_NAME = re.compile(r"[\w.\-]//")
+"""Read as one word or as a name before a comment, by what else is wrong in the text."""
+
+
 def reindexed(
     old: ModuleIndex, text: str, start: int, end: int, *, line_starts: np.ndarray | None = None
 ) -> ModuleIndex | None:
@@ -119,6 +122,7 @@ def reindexed(
     shift = len(text) - len(old.source)
     if (
         c.truncated
+        or ("//" in text and _COMMENT_IN_NAME.search(text) is not None)
         or len(c.findings) > MOST_FINDINGS
         or not len(c.computation_starts)
         or len(text) >= np.iinfo(c.starts.dtype).max - 2**21

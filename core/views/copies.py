@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -41,6 +42,7 @@ from hloscope.core.views.why import read_line
 if TYPE_CHECKING:
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
+    from hloscope.core.hlo.stack_frames import Frame
     from hloscope.core.layout.assignment import Assignment
     from hloscope.core.layout.copies import CopyMade
     from hloscope.core.layout.remedies import Change
@@ -415,7 +417,7 @@ class _Answer:
         after = self._run.outline[last + 1] if last + 1 < len(self._run.outline) else None
         origin = _origin(operand)
         frames = copy.source_frames or operand.source_frames or origin.source_frames
-        frames = frames or (_destination(user).source_frames if user else ())
+        frames = frames or (_destination(user).source_frames if user else ()) or _next_frames(copy)
         return CopyRow(
             copy=copy.name,
             computation=copy.parent.name,
@@ -489,6 +491,25 @@ def _destination(user: HloInstruction) -> HloInstruction:
     while user.opcode in ("tuple", "bitcast", "copy", "copy-done") and not user.source_frames and len(user.users) == 1:
         user = user.users[0]
     return user
+
+
+_FAR = 32
+"""Instructions that are looked at for a line behind a copy."""
+
+
+def _next_frames(copy: HloInstruction) -> tuple[Frame, ...]:
+    """The source of the nearest instruction that comes of a copy and has one: parameters and moves have none."""
+    seen = {copy}
+    work = deque(copy.users)
+    while work and len(seen) < _FAR:
+        one = work.popleft()
+        if one in seen:
+            continue
+        if one.source_frames:
+            return tuple(one.source_frames)
+        seen.add(one)
+        work.extend(one.users)
+    return ()
 
 
 def _reader(made: CopyMade | None, user: HloInstruction | None) -> str | None:

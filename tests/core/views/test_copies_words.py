@@ -70,3 +70,31 @@ def test_each_kind_has_its_numbers(name: str, kind: str, parts: tuple[str, ...])
 def test_a_copy_for_a_result_that_lives_in_its_operand_is_known() -> None:
     module = load_module(MODULE)
     assert {one.name for one in module.instructions() if one.opcode == "copy" and is_aliasing(one)} == {"u"}
+
+
+def test_a_copy_of_a_parameter_has_the_line_of_what_comes_of_it(tmp_path: Path) -> None:
+    text = """HloModule m, entry_computation_layout={(f32[4,8]{1,0})->f32[4,8]{0,1}}
+
+FileNames
+1 "model.py"
+
+FunctionNames
+1 "step"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=7 end_line=7 column=1 end_column=9}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+
+ENTRY e {
+  p = f32[4,8] parameter(0)
+  n = f32[4,8] copy(p)
+  ROOT r = f32[4,8] negate(n), metadata={op_name="neg" stack_frame_id=1}
+}
+"""
+    path = tmp_path / "m.hlo"
+    path.write_text(text)
+    with load(str(path)) as run:
+        rows = copies(run, remedies=False).rows
+    assert rows and all(row.source and (row.source[0].file, row.source[0].line) == ("model.py", 7) for row in rows)

@@ -6,6 +6,7 @@ module is assigned by our own pass; a module that is not scheduled is given copi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.text.module_index import ModuleIndex
     from hloscope.core.views.run import Run
+
+_DEFINED = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = ", re.M)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +197,29 @@ class Buffers:
         path = self._run.source.path
         text = self._run.report(FileKind.BUFFER_ASSIGNMENT)
         if text is not None and self._report is None:
-            self._report = read_buffer_assignment(text, path=path)
+            report = read_buffer_assignment(text, path=path)
+            if self._is_foreign(report):
+                return
+            self._report = report
             ranges = self._run.report(FileKind.LIVE_RANGE)
             self._ranges = read_live_ranges(ranges, path=path) if ranges is not None else None
+
+    def _is_foreign(self, report: Sequence[ReportAllocation]) -> bool:
+        """Whether a report is about another module than the scheduled one beside it; said in a note."""
+        text = self._run.stage_text(-1)
+        if "is_scheduled=true" not in text[: text.find("\n")]:
+            return False
+        named = {value.name.instruction for one in report for value in one.values}
+        lost = named - set(_DEFINED.findall(text))
+        if 2 * len(lost) <= len(named):
+            return False
+        note = (
+            f"the report on buffers is another module's: {len(lost)} of the {len(named)} instructions that it names are"
+            " not in this one; it is left aside"
+        )
+        if note not in self._notes:
+            self._notes.append(note)
+        return True
 
     def _complete(self, memory: MemoryMap, *, uses: bool) -> None:
         """Fill in lives and reads that the reports lack, from our own analysis of the same module."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,17 @@ def test_values_as_a_table(capsys: pytest.CaptureFixture[str], fixtures: Path) -
     assert kept == [one for one in rows if one["kind"] == "parameter" and one["size"] > 1]
     code, _, err = run(capsys, "buffers", dump, "--limit", "1", "--hazards")
     assert code == 2 and "--hazards answers with more than a table" in err
+
+
+def test_the_report_of_another_module_is_left_aside(
+    capsys: pytest.CaptureFixture[str], fixtures: Path, tmp_path: Path
+) -> None:
+    whole = answer(capsys, "buffers", fixtures / "dumps" / "cpu")
+    for one in (fixtures / "dumps" / "cpu").iterdir():
+        text = one.read_bytes()
+        if one.name.endswith("-buffer-assignment.txt"):
+            text = re.sub(rb"(value: <\d+ )", rb"\1foreign_", text)
+        (tmp_path / one.name).write_bytes(text)
+    found = answer(capsys, "buffers", tmp_path)
+    assert found["origin"] == "core" and "is another module's" in found["notes"][0]
+    assert found["peak_bytes"] == whole["peak_bytes"]

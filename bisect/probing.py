@@ -80,40 +80,49 @@ class Prober:
                 yield key, outcome
             return
         left = dict(missing)
-        for _ in range(TRIES):
-            if self._executor is None:
-                self._executor = self._start()
-            futures: dict[str, Future[Outcome]] = {}
-            broken = False
-            try:
-                for key, task in left.items():
-                    futures[key] = self._executor.submit(perform, task)
-            except BrokenProcessPool:
-                broken = True
-            for key, future in futures.items():
-                try:
-                    outcome = future.result()
-                except BrokenProcessPool:
-                    broken = True
-                    continue
-                except HloscopeError:
-                    raise
-                except Exception as error:
-                    if type(error).__name__ not in ("KilledWorker", "CancelledError", "FutureCancelledError"):
-                        raise
-                    continue
-                del left[key]
-                self.journal.put(key, outcome)
-                yield key, outcome
-            if not left:
-                return
-            if broken:
-                self._executor.shutdown(wait=False, cancel_futures=True)
-                self._executor = None
-        for key in left:
-            outcome = Outcome("failed", f"the process that made the probe died, {TRIES} times")
+        for key, outcome in self._together(left):
+            del left[key]
             self.journal.put(key, outcome)
             yield key, outcome
+        # One that kills its worker takes down what runs beside it: from here on each is alone.
+        for key, task in left.items():
+            outcome = self._alone(key, task)
+            self.journal.put(key, outcome)
+            yield key, outcome
+
+    def _together(self, tasks: dict[str, Task]) -> Generator[tuple[str, Outcome]]:
+        """One try of all at once; those whose worker died are missing."""
+        if self._executor is None:
+            self._executor = self._start()
+        futures: dict[str, Future[Outcome]] = {}
+        broken = False
+        try:
+            for key, task in tasks.items():
+                futures[key] = self._executor.submit(perform, task)
+        except BrokenProcessPool:
+            broken = True
+        for key, future in futures.items():
+            try:
+                outcome = future.result()
+            except BrokenProcessPool:
+                broken = True
+                continue
+            except HloscopeError:
+                raise
+            except Exception as error:
+                if type(error).__name__ not in ("KilledWorker", "CancelledError", "FutureCancelledError"):
+                    raise
+                continue
+            yield key, outcome
+        if broken:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = None
+
+    def _alone(self, key: str, task: Task) -> Outcome:
+        for _ in range(TRIES - 1):
+            for _, outcome in self._together({key: task}):
+                return outcome
+        return Outcome("failed", f"the process that made the probe died, {TRIES} times")
 
     def stop(self) -> None:
         """End the workers."""

@@ -39,6 +39,8 @@ class SmallWhileLoopHoisting:
         known: dict[HloInstruction, bool] = {}
         changed = False
         for loop in loops:
+            if _is_hoisted(loop):
+                continue
             touched = _bytes(loop)
             if _unavailable(loop, known):
                 ctx.refuse("hoist-loop", loop, "needs_a_kernel_of_its_own")
@@ -51,6 +53,13 @@ class SmallWhileLoopHoisting:
                 step.done(_as_call(module, loop), detail=f"{touched} bytes")
                 changed = True
         return changed
+
+
+def _is_hoisted(loop: HloInstruction) -> bool:
+    """Whether a computation of its own, made by this pass, holds the loop."""
+    home = loop.parent
+    marks = [one.raw_attrs.get("frontend_attributes") or "" for one in home.callers]
+    return loop.is_root and len(home) == 2 and bool(marks) and all("xla_cpu_small_call" in mark for mark in marks)
 
 
 def _as_call(module: HloModule, loop: HloInstruction) -> HloInstruction:

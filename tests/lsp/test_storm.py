@@ -3,6 +3,7 @@ memory."""
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from pathlib import Path
@@ -198,7 +199,7 @@ def test_memory_is_flat_over_edits(start: Any, large: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+@pytest.mark.skipif(not os.environ.get("HLOSCOPE_LONG"), reason="takes minutes: set HLOSCOPE_LONG=1")
 def test_memory_is_flat_over_ten_thousand_edits(start: Any, large: str) -> None:
     early, late = edited(start, large, 10_000, 1_000)
     assert late - early < 25, (early, late)

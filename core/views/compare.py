@@ -122,7 +122,8 @@ def _header_differs(diff: StageDiff) -> bool:
 
 def _lined_up(a: Sequence[StageRow], b: Sequence[StageRow]) -> list[tuple[int | None, int | None]]:
     """Pairs of row numbers in order; None on the side that lacks a row."""
-    keys = [[(row.pipeline, row.pass_name) for row in rows] for rows in (a, b)]
+    # Dumps write the blanks of a pipeline's name as underscores, a ledger of our own compile keeps them.
+    keys = [[(row.pipeline.replace(" ", "_"), row.pass_name) for row in rows] for rows in (a, b)]
     matcher: SequenceMatcher[tuple[str, str]] = SequenceMatcher(None, keys[0], keys[1], autojunk=False)
     found: list[tuple[int | None, int | None]] = []
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():

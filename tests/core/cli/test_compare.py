@@ -55,3 +55,14 @@ def test_two_programs_part_at_the_start(tmp_path: Path, capsys: pytest.CaptureFi
     code, answer = compare(capsys, write(tmp_path / "a", BOTH), write(tmp_path / "b", other))
     first = answer["first_divergence"]
     assert code == 1 and isinstance(first, dict) and first["last_same"] is None
+
+
+def test_our_own_ledger_and_its_dump_line_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "m.hlo"
+    source.write_text(HEAD + "  %a = f32[4]{0} copy(%x)\n  ROOT %n = f32[4]{0} negate(%a)\n}\n")
+    assert run(["compile", str(source), "-o", str(tmp_path / "l"), "--dump-to", str(tmp_path / "d")]) == 0
+    capsys.readouterr()
+    run(["compare", str(tmp_path / "l"), str(tmp_path / "d"), "--json"])
+    stages = json.loads(capsys.readouterr().out)["stages"]
+    both = [one for one in stages if one["a"] is not None and one["b"] is not None]
+    assert any("layout" in one["pipeline"] for one in both)

@@ -93,6 +93,7 @@ class Prober:
     def _together(self, tasks: dict[str, Task]) -> Generator[tuple[str, Outcome]]:
         """One try of all at once; those whose worker died are missing."""
         if self._executor is None:
+            assert self._start is not None
             self._executor = self._start()
         futures: dict[str, Future[Outcome]] = {}
         broken = False

@@ -20,6 +20,7 @@ from hloscope.core.text.async_sugar import expandable
 from hloscope.core.text.attribute_printer import ASYNC, AttributeWriter, constant_text
 from hloscope.core.text.header_forms import HEADER_OMITTED, HEADER_ORDER, header_value
 from hloscope.core.text.made_shapes import BY_XLA, made_shape
+from hloscope.core.text.sharding_forms import without_metadata
 from hloscope.core.text.tokens import escape, raw_bytes
 
 if TYPE_CHECKING:
@@ -128,10 +129,13 @@ class LineWriter:
         return known[1]
 
 
-def instruction_order(computation: HloComputation) -> list[HloInstruction]:
-    """The printing order: the list order of a scheduled computation, the post order of any other."""
+def instruction_order(computation: HloComputation, *, scheduled: bool = True) -> list[HloInstruction]:
+    """The printing order: the list order of a scheduled computation, the post order of any other.
+
+    With `scheduled` False the post order in any case.
+    """
     module = computation.module_or_none
-    if module is not None and module.is_scheduled and not computation.is_fusion:
+    if scheduled and module is not None and module.is_scheduled and not computation.is_fusion:
         return list(computation.instructions)
     try:
         return computation.post_order()
@@ -194,6 +198,10 @@ def _line(node: HloInstruction, writer: LineWriter, names: Mapping[HloInstructio
     opcode = attributes.opcode(node)
     name = names.get(node) or node.name
     text = f"{root}{sign}{name} = {writer.shape(node.shape)} {opcode}({_operands(node, writer, names)})"
+    wrapped = attributes.wrapped(node) if options.bodies and node.opcode == "async-start" else None
+    body = ""
+    if wrapped is not None and depth < _MAX_BODIES:  # what it runs, which no other form of the text names
+        body = ", calls=\n" + "\n".join(_body(wrapped, writer, depth + 1))
     for key, value in attributes.attributes(node):
         if key == "metadata" and not options.metadata:
             continue
@@ -201,12 +209,21 @@ def _line(node: HloInstruction, writer: LineWriter, names: Mapping[HloInstructio
             continue
         if key == CONTROL and not options.control_edges:
             continue
+        if key == "sharding" and not options.metadata:
+            value = without_metadata(value)
         if options.bodies and (key in CALLED) and depth < _MAX_BODIES:
             value = _bodies(node, key, writer, depth)
+            if key == "to_apply" and opcode not in _APPLIED and opcode.removesuffix("-start") not in _APPLIED:
+                key = "calls"
+        if body and key in _BEHIND_CALLS:
+            text, body = text + body, ""
         text += f", {key}={value}"
-    return text
+    return text + body
 
 
+_APPLIED = frozenset({"all-reduce", "all-reduce-start", "call", "map", "reduce", "reduce-window", "scatter", "sort"})
+"""Opcodes whose computation keeps the name ``to_apply`` where it is written out; it is ``calls`` for any other."""
+_BEHIND_CALLS = frozenset({"sharding", "frontend_attributes", CONTROL, "origin", "statistics", "metadata"})
 _MAX_BODIES = 60
 """How deep bodies are written in one another; deeper ones (and those that call themselves) are named."""
 
@@ -223,9 +240,14 @@ def _bodies(node: HloInstruction, key: str, writer: LineWriter, depth: int) -> s
 
 def _body(computation: HloComputation, writer: LineWriter, depth: int) -> list[str]:
     tab = "  " * depth
-    order = instruction_order(computation)
+    order = instruction_order(computation, scheduled=depth == 0)  # as XLA, which gives nested bodies no schedule
     names = {node: f"tmp_{i}" for i, node in enumerate(order)}
-    return [tab + "{", *(f"{tab}  {_line(node, writer, names, depth)}" for node in order), tab + "}"]
+    return [tab + "{", *(f"{tab}  {_line(node, writer, names, depth)}" for node in order), tab + "}" + _thread(computation)]
+
+
+def _thread(computation: HloComputation) -> str:
+    """What stands behind the closing brace of a computation of another thread."""
+    return f", execution_thread={quote(computation.execution_thread)}" if computation.execution_thread else ""
 
 
 def computation_lines(
@@ -248,10 +270,10 @@ def computation_lines(
     if options.signatures:
         parameters = ", ".join([f"{p.name}: {writer.bare(p.shape)}" for p in computation.parameters])
         head += f" ({parameters}) -> {writer.bare(_result(computation.root))}"
-    thread = f", execution_thread={quote(computation.execution_thread)}" if computation.execution_thread else ""
     if options.bodies:
         body = _body(computation, writer, 0)
-        return [f"{head} {body[0]}", *body[1:-1], body[-1] + thread]
+        return [f"{head} {body[0]}", *body[1:]]
+    thread = _thread(computation)
     nodes = order if order is not None else text_order(computation) if as_read else instruction_order(computation)
     if as_read:
         return [head + " {", *_lines_as_read(nodes, options, writer), "}" + thread]

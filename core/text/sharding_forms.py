@@ -7,11 +7,13 @@ Every function reads at a cursor and gives the text; it raises ParseError where 
 
 from __future__ import annotations
 
+import re
 from math import prod
 from typing import TYPE_CHECKING, NoReturn
 
 from hloscope.core.errors import ParseError
 from hloscope.core.text.metadata_form import metadata_form
+from hloscope.core.text.scan import match_bracket
 
 if TYPE_CHECKING:
     from hloscope.core.text.tokens import Cursor
@@ -126,6 +128,24 @@ def _metadata_list(at: Cursor) -> list[str]:
     if at.kind == "{" and probe.kind == "{":
         return at.items("{", "}", lambda: metadata_form(at))
     return [metadata_form(at)]
+
+
+def without_metadata(text: str) -> str:
+    """A sharding as printed, without the metadata inside it."""
+    parts: list[str] = []
+    done = 0
+    for found in _METADATA.finditer(text):
+        if found[1] is None or found.start() < done:  # a string, or inside what was left out
+            continue
+        stop = match_bracket(text, found.end() - 1)
+        if stop < 0:
+            break
+        parts.append(text[done : found.start()])
+        done = stop
+    return "".join([*parts, text[done:]])
+
+
+_METADATA = re.compile(r'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"|,? (metadata)=\{')
 
 
 def _written(metadata: list[str]) -> str:

@@ -242,7 +242,8 @@ def _body(computation: HloComputation, writer: LineWriter, depth: int) -> list[s
     tab = "  " * depth
     order = instruction_order(computation, scheduled=depth == 0)  # as XLA, which gives nested bodies no schedule
     names = {node: f"tmp_{i}" for i, node in enumerate(order)}
-    return [tab + "{", *(f"{tab}  {_line(node, writer, names, depth)}" for node in order), tab + "}" + _thread(computation)]
+    lines = (f"{tab}  {_line(node, writer, names, depth)}" for node in order)
+    return [tab + "{", *lines, tab + "}" + _thread(computation)]
 
 
 def _thread(computation: HloComputation) -> str:

@@ -174,6 +174,43 @@ def test_called_bodies_are_written_out_in_canonical_style() -> None:
     assert "    ROOT tmp_2 = f32[] add(f32[] tmp_0, f32[] tmp_1)\n  }\n}" in text
 
 
+def test_bodies_in_canonical_style_have_no_schedule_and_xla_names_for_them() -> None:
+    text = """HloModule m, is_scheduled=true
+
+c {
+  p = s32[] parameter(0)
+  l = s32[] constant(3)
+  g = s32[] negate(p)
+  ROOT r = pred[] compare(g, l), direction=LT
+}
+
+b {
+  ROOT p = s32[] parameter(0)
+}
+
+ENTRY e {
+  z = s32[] constant(7)
+  a = f32[4] parameter(0)
+  s = ((f32[4]), f32[4]) negate-start(a), frontend_attributes={k="v"}
+  d = f32[4] negate-done(s)
+  i = s32[] constant(0)
+  ROOT w = s32[] while(i), condition=c, body=b
+}
+"""
+    printed = print_module(load_module(text), PrintOptions.canonical())
+    assert "tmp_1 = s32[] negate(s32[] tmp_0)\n    tmp_2 = s32[] constant(3)" in printed
+    entry = printed.split("ENTRY")[1]
+    assert entry.index("constant(7)") < entry.index("parameter(0)"), "the entry keeps its schedule"
+    assert "negate-start(f32[4]{0} tmp_1), calls=\n  {\n" in entry and "  }, frontend_attributes" in entry
+
+
+def test_without_metadata_shardings_have_none_either() -> None:
+    line = 'ROOT t = (f32[4,8], f32[4,8]) tuple(a, a), sharding={{replicated metadata={op_name="}"}}, {replicated}}'
+    module = load_module(FRAME.format(line=line))
+    assert 'metadata={op_name="}"}' in print_module(module)
+    assert "sharding={{replicated}, {replicated}}" in print_module(module, PrintOptions.short_parsable())
+
+
 def test_large_constants_are_left_out_above_ten_elements() -> None:
     values = ", ".join(str(i) for i in range(11))
     text = FRAME.format(line=f"c = s32[11] constant({{{values}}})\n  ROOT d = s32[10] constant({{{values[:-4]}}})")

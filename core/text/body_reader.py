@@ -311,7 +311,9 @@ class BodyReader:
         attrs = node.raw_attrs
         syntax = syntax_of(node.opcode)
         sugar = async_parts(node.opcode)
-        wrapped = SYNTAX[sugar[0]].rank if sugar is not None and node.opcode not in OPCODES else {}
+        wrapped: set[str] = set()
+        if sugar is not None and node.opcode not in OPCODES:  # takes what either opcode takes
+            wrapped = SYNTAX[sugar[0]].rank.keys() | (SYNTAX[sugar[1]].rank.keys() - {"calls"})
         places: dict[str, int] = {}
         key_at: dict[str, int] = {}
         pos = reading.pos

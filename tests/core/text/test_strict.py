@@ -108,3 +108,18 @@ def test_a_second_module_is_refused_clearly() -> None:
     assert module is not None
     assert [one.code for one in found] == ["second-module"]
     assert found[0].line == plain.count("\n") + 3
+
+
+def test_a_sugared_start_takes_what_an_async_start_takes() -> None:
+    text = """HloModule m
+
+ENTRY e {
+  a = f32[4] parameter(0)
+  s = ((f32[4]), f32[4], s32[]) negate-start(a), output_to_operand_aliasing={{1}: (0, {})}
+  ROOT d = f32[4] negate-done(s)
+}
+"""
+    assert not read_text(text, check=True).xla_would_reject
+    done = text.replace("done(s)", "done(s), output_to_operand_aliasing={{1}: (0, {})}")
+    result = read_text(done, check=True)
+    assert [one.code for one in result.diagnostics] == ["unknown-attribute"] and result.xla_would_reject

@@ -132,47 +132,37 @@ async def measure(instructions: int, rounds: int, more: int) -> None:
     await asyncio.sleep(3)
     idle = [await timed(lambda: bench.hover(line + k)) for k in range(rounds * 4)]
     report("hover", idle)
-    edits: list[float] = []
-    hovers: list[float] = []
     number = 1
+
+    async def after_edits(then: Callable[[int], Awaitable[object]]) -> list[float]:
+        """Times from an edit to the end of what follows it, given the version of the text."""
+        nonlocal number
+        times: list[float] = []
+        for _ in range(rounds):
+            number += 1
+            version = number
+
+            async def edit_and_wait(version: int = version) -> None:
+                bench.edit(version, line)
+                await then(version)
+
+            times.append(await timed(edit_and_wait))
+            await asyncio.sleep(0.2)
+        return times
+
+    hovers: list[float] = []
+
     for _ in range(rounds):
         number += 1
-        version = number
-
-        async def edit_and_wait(version: int = version) -> None:
-            bench.edit(version, line)
-            await bench.diagnostics(version)
-
-        edits.append(await timed(edit_and_wait))
+        bench.edit(number, line)
+        await bench.diagnostics(number)
         # The full reader may still be at work: hovers now are those of somebody who looks while it is.
         hovers.append(await timed(lambda: bench.hover(line + 5)))
         await asyncio.sleep(0.2)
-    report("edit to first diagnostics", edits)
+    report("edit to first diagnostics", await after_edits(bench.diagnostics))
     report("hover right after the diagnostics", hovers)
-    after: list[float] = []
-    for _ in range(rounds):
-        number += 1
-        version = number
-
-        async def edit_and_hover(version: int = version) -> None:
-            bench.edit(version, line)
-            await bench.hover(line + 5)
-
-        after.append(await timed(edit_and_hover))
-        await asyncio.sleep(0.2)
-    report("edit to hover of the edited text", after)
-    colours: list[float] = []
-    for _ in range(rounds):
-        number += 1
-        version = number
-
-        async def edit_and_colour(version: int = version) -> None:
-            bench.edit(version, line)
-            await bench.colours(line)
-
-        colours.append(await timed(edit_and_colour))
-        await asyncio.sleep(0.2)
-    report("edit to colours of 60 lines", colours)
+    report("edit to hover of the edited text", await after_edits(lambda version: bench.hover(line + 5)))
+    report("edit to colours of 60 lines", await after_edits(lambda version: bench.colours(line)))
     report("colours of 60 lines", [await timed(lambda: bench.colours(line)) for _ in range(rounds)])
     if more:
         before = bench.memory()

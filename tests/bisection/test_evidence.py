@@ -146,8 +146,8 @@ class Flaky:
 
 def test_a_flaky_oracle_accuses_nobody() -> None:
     answer = search("note,believe,dce", Flaky())
-    assert answer.verdict in ("not-deterministic", "no-difference", "cannot-tell", "wrong-input")
-    assert answer.culprits == [] or answer.verdict != "wrong-stage"
+    assert (answer.verdict, answer.culprits) == ("not-deterministic", [])
+    assert any("3 times right, 1 times wrong" in said for said in answer.evidence)
 
 
 def test_a_program_that_fails_now_and_then_is_not_deterministic(tmp_path: Path) -> None:

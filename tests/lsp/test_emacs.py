@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.lsp.editors import editor_scene
 
 SCRIPT = r"""
 (setq eglot-sync-connect 30 eglot-connect-timeout 30 eglot-autoshutdown nil)
@@ -59,32 +57,14 @@ def _has_eglot() -> bool:
 def test_eglot_hovers_jumps_and_shows_findings(tmp_path: Path, root: Path) -> None:
     if not _has_eglot():
         pytest.skip("no Emacs with eglot here")
-    page = (root / "docs" / "editors" / "emacs.md").read_text()
-    block = re.search(r"```elisp\n(.*?)```", page, re.S)
-    assert block is not None
-    (tmp_path / "init.el").write_text(block[1])
+    scene = editor_scene(tmp_path, root, "emacs.md", "elisp", "init.el")
     (tmp_path / "script.el").write_text(SCRIPT)
-    stage = tmp_path / "module_0000.jit_layout_heavy.cpu_after_optimizations.txt"
-    shutil.copy(root / "tests" / "lsp" / "data" / stage.name, stage)
-    binaries = tmp_path / "bin"
-    binaries.mkdir()
-    launcher = binaries / "hloscope"
-    launcher.write_text(f'#!/bin/sh\nexec {sys.executable} -m hloscope.core.cli.main "$@"\n')
-    launcher.chmod(0o755)
-    result = tmp_path / "result.json"
-    environment = {
-        **os.environ,
-        "HOME": str(tmp_path),
-        "LC_ALL": "C.UTF-8",
-        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
-        "STAGE": str(stage),
-        "RESULT": str(result),
-    }
+    environment = {**scene.environment, "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}
     command = ["emacs", "--batch", "-f", "package-initialize"]
     command += ["-l", str(tmp_path / "init.el"), "-l", str(tmp_path / "script.el")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert result.exists(), done.stderr[-3000:]
-    out = json.loads(result.read_text())
+    assert scene.result.exists(), done.stderr[-3000:]
+    out = json.loads(scene.result.read_text())
     assert "failed" not in out, (out, done.stderr[-3000:])
     assert out["mode"] == "hlo-mode"
     assert "f32[7,17,13]" in out["hover"]

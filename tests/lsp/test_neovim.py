@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.lsp.editors import editor_scene
 
 SCRIPT = """
 local out = {}
@@ -58,35 +56,16 @@ finish()
 
 @pytest.mark.skipif(shutil.which("nvim") is None, reason="no Neovim here")
 def test_neovim_opens_hovers_jumps_and_shows_errors(tmp_path: Path, root: Path) -> None:
-    page = (root / "docs" / "editors" / "neovim.md").read_text()
-    block = re.search(r"```lua\n(.*?)```", page, re.S)
-    assert block is not None
-    (tmp_path / "init.lua").write_text(block[1])
+    scene = editor_scene(tmp_path, root, "neovim.md", "lua", "init.lua")
     (tmp_path / "script.lua").write_text(SCRIPT)
-    stage = tmp_path / "module_0000.jit_layout_heavy.cpu_after_optimizations.txt"
-    shutil.copy(root / "tests" / "lsp" / "data" / stage.name, stage)
-    binaries = tmp_path / "bin"
-    binaries.mkdir()
-    launcher = binaries / "hloscope"
-    launcher.write_text(f'#!/bin/sh\nexec {sys.executable} -m hloscope.core.cli.main "$@"\n')
-    launcher.chmod(0o755)
-    result = tmp_path / "result.json"
-    environment = {
-        **os.environ,
-        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
-        "STAGE": str(stage),
-        "RESULT": str(result),
-        "XDG_CONFIG_HOME": str(tmp_path / "config"),
-        "XDG_DATA_HOME": str(tmp_path / "data"),
-        "XDG_STATE_HOME": str(tmp_path / "state"),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
+    places = {f"XDG_{place.upper()}_HOME": str(tmp_path / place) for place in ("config", "data", "state", "cache")}
+    environment = {**scene.environment, **places}
     command = ["nvim", "--headless", "-n", "-u", str(tmp_path / "init.lua"), "-c", f"luafile {tmp_path / 'script.lua'}"]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
     )
-    assert result.exists(), done.stderr
-    out = json.loads(result.read_text())
+    assert scene.result.exists(), done.stderr
+    out = json.loads(scene.result.read_text())
     assert "failed" not in out, (out, done.stderr)
     assert out["name"] == "hloscope"
     assert out["definition"] == [52, 3]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,20 @@ def test_helix(tmp_path: Path, sample: bytes) -> None:
     assert {"constant.numeric", "variable.other.member", "namespace", "function.builtin"} <= highlights
     assert "local.reference" in _captures((made / "locals.scm").read_text(), sample)
     assert {"indent", "outdent"} <= _captures((made / "indents.scm").read_text(), sample)
+
+
+def test_helix_finds_the_server_for_hlo_and_for_dumps() -> None:
+    (block,) = _blocks((ROOT / "docs" / "editors" / "helix.md").read_text("utf-8"), "toml")
+    configuration = tomllib.loads(block)
+    (language,) = configuration["language"]
+    (server,) = language["language-servers"]
+    assert configuration["language-server"][server] == {
+        "command": "hloscope", "args": ["lsp"], "config": {"refusedFusionBytes": 1048576},
+    }  # fmt: skip
+    globs = [one["glob"] for one in language["file-types"] if isinstance(one, dict)]
+    assert "hlo" in language["file-types"]
+    for name in ("module_0001.jit_f.0002.p.after_a.before_b.txt", "module_0001.jit_f.cpu_after_optimizations.txt"):
+        assert any(fnmatch(name, glob) for glob in globs), name
 
 
 def test_zed(sample: bytes) -> None:

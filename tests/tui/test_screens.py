@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.tui.settling import settle
 from textual.pilot import Pilot
 from textual.widgets import Input, Static, TextArea
-from textual.worker import WorkerCancelled, WorkerFailed
 
 from hloscope.core.views.run import load
 from hloscope.tui.app import DashboardApp
@@ -43,16 +43,6 @@ async def dashboard(
         async with app.run_test(size=size) as pilot:
             await settle(pilot)
             yield pilot
-
-
-async def settle(pilot: Pilot[None]) -> None:
-    """Until nothing runs; work may start work."""
-    for _ in range(12):
-        with suppress(WorkerCancelled, WorkerFailed):  # a newer question has taken the place of an older one
-            await pilot.app.workers.wait_for_complete()
-        await pilot.pause()
-        if not any(one.is_running for one in pilot.app.workers):
-            break
 
 
 async def press(pilot: Pilot[None], *keys: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -18,8 +17,8 @@ from xml.sax.saxutils import escape
 import pytest
 from rich.segment import Segment
 from rich.style import Style
+from tests.tui.settling import settle
 from textual.pilot import Pilot
-from textual.worker import WorkerCancelled, WorkerFailed
 
 from hloscope.core.views.run import load
 from hloscope.tui.app import DashboardApp
@@ -97,16 +96,6 @@ def compared(pilot: Pilot[None], name: str) -> list[str]:
     SHOWN.mkdir(exist_ok=True)
     (SHOWN / known.name).write_text(shown, encoding="utf-8")
     return [name]
-
-
-async def settle(pilot: Pilot[None]) -> None:
-    """Until nothing runs; work may start work."""
-    for _ in range(12):
-        with suppress(WorkerCancelled, WorkerFailed):  # a newer question has taken the place of an older one
-            await pilot.app.workers.wait_for_complete()
-        await pilot.pause()
-        if not any(one.is_running for one in pilot.app.workers):
-            break
 
 
 # ---------------------------------------------------------------- a drawn screen as a small SVG

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.core.recorded import Recorded
 
 from hloscope.core.errors import HloscopeError, UnsupportedError, UsageError, VerifyError
 from hloscope.core.hlo.module import HloModule
@@ -17,9 +18,7 @@ from hloscope.core.layout.match import added, pairs
 from hloscope.core.layout.opcode_table import may_change_layout
 from hloscope.core.layout.orders import show_shape
 from hloscope.core.layout.replay import backend_of_target
-from hloscope.core.ledger.declare import Event
 from hloscope.core.ledger.events import LayoutConstraint, LayoutCopy
-from hloscope.core.ledger.record import NullLedger
 from hloscope.core.passes.context import PassContext
 from hloscope.core.passes.fuel import Fuel
 from hloscope.core.runtime.compare import compare_all, rules_for
@@ -29,18 +28,6 @@ from hloscope.core.text import load_module, print_module
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "layout"
 PAIRS = sorted(one.name.removesuffix(".before.txt") for one in FIXTURES.glob("*.before.txt"))
-
-
-class Recorded(NullLedger):
-    """Keeps events."""
-
-    enabled = True
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
 
 
 def assigned(text: str, backend: str = "base", **context: object) -> tuple[HloModule, Assignment]:

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.core.recorded import Recorded
 
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.layout.move_copy_to_users import MoveCopyToUsers
-from hloscope.core.ledger.declare import Event
 from hloscope.core.ledger.events import RewriteDecision
-from hloscope.core.ledger.record import NullLedger
 from hloscope.core.passes.context import PassContext
 from hloscope.core.passes.fuel import Fuel
 from hloscope.core.passes.registry import Registry
 from hloscope.core.runtime.evaluator import evaluate
 from hloscope.core.runtime.inputs import inputs_for
 from hloscope.core.text import load_module, print_module
-
-
-class Recorded(NullLedger):
-    """Keeps events."""
-
-    enabled = True
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
-
 
 HEAD = """HloModule m
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.core.recorded import Recorded
 
 from hloscope.core.analysis.real_compile import DumpCompile
 from hloscope.core.dumps.directory import open_dump
@@ -13,9 +14,7 @@ from hloscope.core.hlo.hashing import structural_hash
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.layout.audit_passes import audit_passes
 from hloscope.core.layout.normalization import LayoutNormalization
-from hloscope.core.ledger.declare import Event
 from hloscope.core.ledger.events import RewriteDecision
-from hloscope.core.ledger.record import NullLedger
 from hloscope.core.passes.context import PassContext
 from hloscope.core.passes.fuel import Fuel
 from hloscope.core.passes.registry import Registry
@@ -25,18 +24,6 @@ from hloscope.core.text import load_module, print_module
 
 STAGES = Path(__file__).resolve().parents[3] / "fixtures" / "layout" / "normalization"
 PAIRS = sorted(one.name.removesuffix(".before.txt") for one in STAGES.glob("*.before.txt"))
-
-
-class Recorded(NullLedger):
-    """Keeps events."""
-
-    enabled = True
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
 
 
 def normalize(module: HloModule, **context: object) -> bool:

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.recorded import Recorded
 
 from hloscope.core.hlo.hashing import structural_hash
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.module import HloModule
-from hloscope.core.ledger.declare import Event
 from hloscope.core.ledger.events import RewriteDecision
-from hloscope.core.ledger.record import NullLedger
 from hloscope.core.passes.context import PassContext
 from hloscope.core.passes.flags import PassFlags
 from hloscope.core.passes.fuel import Fuel
@@ -28,19 +27,6 @@ from hloscope.core.runtime.inputs import inputs_for
 from hloscope.core.text import load_module, print_module
 
 CHANGING = sorted(n for n, (where, _) in PASSES.items() if ".core.passes." in where and n != "hlo-verifier")
-
-
-class Recorded(NullLedger):
-    """Keeps decisions."""
-
-    enabled = True
-
-    def __init__(self) -> None:
-        self.decisions: list[RewriteDecision] = []
-
-    def emit(self, event: Event) -> None:
-        if isinstance(event, RewriteDecision):
-            self.decisions.append(event)
 
 
 def run(name: str, text: str, fuel: int | None = None) -> tuple[HloModule, bool, list[RewriteDecision]]:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.core.recorded import Recorded
 
 from hloscope.core.hlo.module import HloModule
-from hloscope.core.ledger.declare import Event
 from hloscope.core.ledger.events import RewriteDecision
-from hloscope.core.ledger.record import NullLedger
 from hloscope.core.passes.algsimp import AlgebraicSimplifier
 from hloscope.core.passes.context import PassContext
 from hloscope.core.passes.fuel import Fuel
@@ -309,19 +308,6 @@ OPTIONS = {
 """Options that a rule needs."""
 
 RULES = {rule.name: rule for rule in ALGSIMP_RULES}
-
-
-class Recorded(NullLedger):
-    """Keeps decisions."""
-
-    enabled = True
-
-    def __init__(self) -> None:
-        self.decisions: list[RewriteDecision] = []
-
-    def emit(self, event: Event) -> None:
-        if isinstance(event, RewriteDecision):
-            self.decisions.append(event)
 
 
 def module_of(text: str) -> HloModule:

@@ -95,18 +95,18 @@ priority: a place in the queue, with the time that fusing would save; ineligible
             one = (
                 str(row.step),
                 row.verdict,
-                row.producer,
-                names(row.consumers, 2),
                 show_bytes(row.bytes),
                 _saved(row),
+                row.producer,
+                names(row.consumers, 2),
             )
             if wanted and wanted not in " ".join((*one, row.reason or "", row.code or "")).casefold():
                 continue
             shown.append(row)
             cells.append(one)
-        titles = ("step", "verdict", "producer", "into", "traffic", "saves")
+        titles = ("step", "verdict", "traffic", "saves", "producer", "into")
         widest = 30 if self.size.width >= 130 else max(12, (self.size.width - 44) // 2)
-        lines = columns([titles, *cells], right=(0, 4, 5), widest=widest)
+        lines = columns([titles, *cells], right=(0, 2, 3), widest=widest)
         counts = {word: sum(row.verdict == word for row in report.rows) for word in _VERDICTS if word}
         said = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "no decisions"
         how = {

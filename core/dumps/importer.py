@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hloscope.core.dumps.directory import Dump, Module, ProtoReader, open_dump
 from hloscope.core.dumps.filenames import KEPT_REPORTS, FileKind
 from hloscope.core.dumps.fusion_decisions import PASS_NAME, parse_fusion_dump
-from hloscope.core.dumps.options import compile_facts
+from hloscope.core.dumps.options import compile_facts, input_digests
 from hloscope.core.dumps.passlog import PassRun, pass_runs
 from hloscope.core.dumps.rows import StageReading, TimelineRow, read_stages, timeline
 from hloscope.core.errors import DumpError, HloscopeError
@@ -147,6 +147,7 @@ class _Import:
                 "bytes": module.bytes,
                 "folder": module.folder,
                 "timestamp_us": module.timestamp_us,
+                **input_digests(module),
             },
         )
         fusion_row: int | None = None

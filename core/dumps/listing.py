@@ -1,18 +1,20 @@
 """``hloscope ls``: the modules of a dump told apart, with duplicates and why a module was compiled again.
 
 One file a module is read, the first snapshot; flags are read only for modules whose programs are equal, and a second
-look at two bodies is taken only where nothing simpler differs.
+look at two bodies is taken only where nothing simpler differs. ``tell_apart`` knows no dump: the modules of a ledger go
+through it too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hloscope.core.dumps.directory import Dump, Module, Stage
 from hloscope.core.dumps.facts import TextFacts, broken, difference, opcode_counts, scan
 from hloscope.core.dumps.filenames import FileKind
-from hloscope.core.dumps.options import module_flags
+from hloscope.core.dumps.options import COMPILE_INPUTS, module_flags
 from hloscope.core.errors import HloscopeError
 
 SMALL_BODY_BYTES = 1 << 20
@@ -55,7 +57,9 @@ def list_modules(dump: Dump, *, progress: Progress | None = None) -> list[Listin
         facts.append(_facts(module))
         if progress is not None:
             progress(done, len(dump.modules))
-    same, differs = _compare(dump, [item for item, _ in facts])
+    same, differs = tell_apart(
+        [_DumpedModule(module, found) for module, (found, _) in zip(dump.modules, facts, strict=True)]
+    )
     return [
         ListingRow(
             index=module.index,
@@ -76,6 +80,11 @@ def list_modules(dump: Dump, *, progress: Progress | None = None) -> list[Listin
     ]
 
 
+def input_phrase(kind: FileKind) -> str:
+    """One of ``COMPILE_INPUTS`` as what differs."""
+    return kind.description.removesuffix(" of the PjRt compile call")
+
+
 def first_text_stage(module: Module) -> Stage | None:
     """The first snapshot that is there as text."""
     return next((stage for stage in module.stages if stage.has_text), None)
@@ -92,53 +101,133 @@ def _facts(module: Module) -> tuple[TextFacts | None, str | None]:
     return scan(text), broken(text)
 
 
-def _compare(dump: Dump, facts: list[TextFacts | None]) -> tuple[dict[int, int], dict[int, tuple[int, str]]]:
-    """(module → first module with the same program, module → (compile before, what differs))."""
-    in_time = sorted(dump.modules, key=lambda module: (module.folder, module.timestamp_us or 0, module.id))
-    first_of: dict[str, Module] = {}
-    before: dict[tuple[str, str], Module] = {}
+class Compiled(Protocol):
+    """One compile, as far as telling it from others needs it."""
+
+    @property
+    def index(self) -> int:
+        """Its number in the listing."""
+        ...
+
+    @property
+    def group(self) -> str:
+        """Compiles of one name are compared within a group."""
+        ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def when(self) -> tuple[int, int]:
+        """What orders the compiles of a group in time."""
+        ...
+
+    @property
+    def facts(self) -> TextFacts | None:
+        """What its first snapshot says; None where there is none."""
+        ...
+
+    @property
+    def text_bytes(self) -> int:
+        """Size of that snapshot."""
+        ...
+
+    def text(self) -> bytes:
+        """That snapshot, read again."""
+        ...
+
+    def flags(self) -> Mapping[str, str]:
+        """Flags that differ from their defaults."""
+        ...
+
+    def other_difference(self, earlier: Compiled, /) -> str:
+        """What else differs from an earlier compile of an equal program with equal flags; empty for nothing."""
+        ...
+
+
+def tell_apart(compiles: Sequence[Compiled]) -> tuple[dict[int, int], dict[int, tuple[int, str]]]:
+    """(index → first compile of the same program, index → (compile of the name before, what differs))."""
+    first_of: dict[str, Compiled] = {}
+    before: dict[tuple[str, str], Compiled] = {}
     same: dict[int, int] = {}
     differs: dict[int, tuple[int, str]] = {}
-    for module in in_time:
-        found = facts[module.index]
-        if found is None:
+    for one in sorted(compiles, key=lambda one: (one.group, one.when)):
+        if one.facts is None:
             continue
-        twin = first_of.setdefault(found.fingerprint, module)
-        if twin is not module:
-            same[module.index] = twin.index
-        previous = before.get((module.folder, module.name))
-        before[module.folder, module.name] = module
-        if previous is None:
-            continue
-        old = facts[previous.index]
-        if old is not None and (text := _why(previous, old, module, found)):
-            differs[module.index] = (previous.index, text)
+        twin = first_of.setdefault(one.facts.fingerprint, one)
+        if twin is not one:
+            same[one.index] = twin.index
+        previous = before.get((one.group, one.name))
+        before[one.group, one.name] = one
+        if previous is not None and previous.facts is not None and (text := _why(previous, previous.facts, one)):
+            differs[one.index] = (previous.index, text)
     return same, differs
 
 
-def _why(previous: Module, old: TextFacts, module: Module, new: TextFacts) -> str:
-    """Why a module was compiled again, in one line; empty where the dump shows no difference."""
+def _why(previous: Compiled, old: TextFacts, one: Compiled) -> str:
+    """Why a module was compiled again, in one line; empty where nothing is known to differ."""
+    new = one.facts
+    if new is None:
+        return ""
     if old.fingerprint == new.fingerprint:
-        return _flag_difference(previous, module)
+        return _flag_difference(previous.flags(), one.flags()) or one.other_difference(previous)
     text = difference(old, new)
-    if not text.startswith("body"):
+    if not text.startswith("body") or max(previous.text_bytes, one.text_bytes) > SMALL_BODY_BYTES:
         return text
-    a, b = first_text_stage(previous), first_text_stage(module)
-    if a is None or b is None or max(a.size, b.size) > SMALL_BODY_BYTES:
-        return text
-    was, now = opcode_counts(a.read_bytes()), opcode_counts(b.read_bytes())
+    was, now = opcode_counts(previous.text()), opcode_counts(one.text())
     changes = [f"{count:+d} {name}" for name in sorted(was | now) if (count := now[name] - was[name])]
     shown = ", ".join(changes[:6]) + ("…" if len(changes) > 6 else "")
     return f"{text} ({shown})" if shown else text
 
 
-def _flag_difference(previous: Module, module: Module) -> str:
-    was, now = module_flags(previous), module_flags(module)
+def _flag_difference(was: Mapping[str, str], now: Mapping[str, str]) -> str:
     changed = [key for key in sorted(was.keys() | now.keys()) if was.get(key) != now.get(key)]
-    if changed:
-        return "flags: " + ", ".join(f"{key} {was.get(key, 'unset')} → {now.get(key, 'unset')}" for key in changed[:4])
-    for kind in (FileKind.COMPILE_OPTIONS, FileKind.TOPOLOGY):
-        a, b = previous.files_of(kind), module.files_of(kind)
-        if a and b and previous.dump.read_file(a[0]) != module.dump.read_file(b[0]):
-            return kind.description.removesuffix(" of the PjRt compile call")
-    return ""
+    if not changed:
+        return ""
+    return "flags: " + ", ".join(f"{key} {was.get(key, 'unset')} → {now.get(key, 'unset')}" for key in changed[:4])
+
+
+@dataclass(frozen=True, slots=True)
+class _DumpedModule:
+    """A module of a dump as ``tell_apart`` sees it."""
+
+    module: Module
+    facts: TextFacts | None
+
+    @property
+    def index(self) -> int:
+        return self.module.index
+
+    @property
+    def group(self) -> str:
+        return self.module.folder
+
+    @property
+    def name(self) -> str:
+        return self.module.name
+
+    @property
+    def when(self) -> tuple[int, int]:
+        return self.module.timestamp_us or 0, self.module.id
+
+    @property
+    def text_bytes(self) -> int:
+        stage = first_text_stage(self.module)
+        return 0 if stage is None else stage.size
+
+    def text(self) -> bytes:
+        stage = first_text_stage(self.module)
+        return b"" if stage is None else stage.read_bytes()
+
+    def flags(self) -> Mapping[str, str]:
+        return module_flags(self.module)
+
+    def other_difference(self, earlier: Compiled, /) -> str:
+        if not isinstance(earlier, _DumpedModule):
+            return ""
+        previous, module = earlier.module, self.module
+        for kind in COMPILE_INPUTS:
+            a, b = previous.files_of(kind), module.files_of(kind)
+            if a and b and previous.dump.read_file(a[0]) != module.dump.read_file(b[0]):
+                return input_phrase(kind)
+        return ""

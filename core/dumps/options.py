@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from hloscope.core.dumps.directory import Dump, Module
 from hloscope.core.dumps.filenames import CAPTURE_FILE, FileKind
@@ -19,6 +20,9 @@ from hloscope.core.errors import HloscopeError, ParseError
 
 _BUILD_LINE = re.compile(r"cl/([0-9]+)")
 _PLATFORM = re.compile(rb'platform_name: "([a-z]+)"')
+
+COMPILE_INPUTS = (FileKind.COMPILE_OPTIONS, FileKind.TOPOLOGY)
+"""Files beside the flags that decide what a compile gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,18 @@ def compile_facts(module: Module) -> CompileFacts:
         target=module.target or _platform(module),
         every_change_dumped=pattern in (".*", ".+") if pattern is not None else None,
     )
+
+
+def input_digests(module: Module) -> dict[str, str]:
+    """Digest of each file of ``COMPILE_INPUTS`` that a module has, by the kind's value."""
+    found: dict[str, str] = {}
+    for kind in COMPILE_INPUTS:
+        for file in module.files_of(kind)[:1]:
+            try:
+                found[kind.value] = blake2b(module.dump.read_file(file), digest_size=6).hexdigest()
+            except HloscopeError:
+                continue
+    return found
 
 
 def module_flags(module: Module) -> dict[str, str]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, cast
 
 from hloscope.core.views.inputs import InputKind, classify
 from hloscope.core.views.stages import Progress
+
+if TYPE_CHECKING:
+    from hloscope.core.dumps.facts import TextFacts
+    from hloscope.core.dumps.listing import Compiled
+    from hloscope.core.ledger.queries import LedgerReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +27,9 @@ class ModuleListing:
     stages: int
     """Snapshots, as the dump has them: one is counted again where a later one has the same text."""
     files: int | None
-    """Files of the dump that belong to it; None outside a dump."""
+    """Files of the dump that belong to it; None where there was no dump."""
     bytes: int
-    """Bytes of those files; outside a dump, of the largest stage's text."""
+    """Bytes of those files; where there was no dump, of the largest stage's text."""
     same_as: int | None = None
     """Index of the first module with the same program."""
     differs_by: str | None = None
@@ -58,7 +64,7 @@ def list_path(path: str, *, progress: Progress | None = None) -> Listing:
     if given.kind in (InputKind.DIRECTORY, InputKind.ARCHIVE):
         return _dump(path, progress)
     if given.kind is InputKind.LEDGER:
-        return _ledger(path)
+        return _ledger(path, progress)
     from hloscope.core.views.inputs import read_hlo_text
     from hloscope.core.views.stages import count_instructions, module_name
 
@@ -95,41 +101,110 @@ def _dump(path: str, progress: Progress | None) -> Listing:
 
 
 _LEDGER_MODULES = """
-SELECT m.id, m.name, m.xla_id, r.target,
+SELECT m.name, m.xla_id, m.run, m.info, r.target,
  (SELECT p.before FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL ORDER BY p.ordinal LIMIT 1),
  (SELECT coalesce(nullif(count(p.file),0),count(DISTINCT p.snapshot)) FROM pass_rows p WHERE p.module=m.id),
  (SELECT max(s.size) FROM pass_rows p JOIN snapshot_rows s ON s.id=p.snapshot WHERE p.module=m.id),
  (SELECT p.snapshot FROM pass_rows p WHERE p.module=m.id AND p.snapshot IS NOT NULL ORDER BY p.ordinal LIMIT 1)
-FROM module_rows m LEFT JOIN run_rows r ON r.id=m.run ORDER BY 7 DESC, m.id
+FROM module_rows m LEFT JOIN run_rows r ON r.id=m.run ORDER BY 8 DESC, m.id
 """
 
 
-def _ledger(path: str) -> Listing:
+def _ledger(path: str, progress: Progress | None) -> Listing:
+    from hloscope.core.dumps.facts import TextFacts, broken, scan
+    from hloscope.core.dumps.listing import tell_apart
     from hloscope.core.ledger.queries import LedgerReader
 
-    first_of: dict[object, int] = {}
     rows: list[ModuleListing] = []
+    compiles: list[_StoredModule] = []
+    scanned: dict[int, tuple[TextFacts, str | None]] = {}
     with LedgerReader(path) as reader:
-        for index, (_, name, xla_id, target, before, stages, size, snapshot) in enumerate(
-            reader.sql(_LEDGER_MODULES).rows
-        ):
-            # Texts are stored once, so equal first texts are one snapshot; a twin with another name is not found here.
-            twin = first_of.setdefault(snapshot, index) if snapshot is not None else index
+        found = reader.sql(_LEDGER_MODULES).rows
+        for index, (name, xla_id, run, stored, target, before, stages, size, snapshot) in enumerate(found):
+            info = _info(stored)
+            number = _number(snapshot)
+            if number is not None and number not in scanned:
+                text = reader.snapshots.encoded(number)
+                scanned[number] = scan(text), broken(text)
+            facts, note = scanned[number] if number is not None else (None, "no snapshot")
+            compiles.append(_StoredModule(index, str(name), _number(xla_id), _number(run) or 0, info, facts, number, reader))
             rows.append(
                 ModuleListing(
                     index=index,
                     name=str(name),
-                    instructions=_number(before),
+                    instructions=_number(before) if facts is None else facts.instructions,
                     stages=_number(stages) or 0,
-                    files=None,
-                    bytes=_number(size) or 0,
-                    same_as=twin if twin != index else None,
+                    files=_number(info.get("files")),
+                    bytes=_number(info.get("bytes")) or _number(size) or 0,
                     id=_number(xla_id),
-                    target=str(target) if target is not None else None,
+                    folder=str(info.get("folder") or ""),
+                    target=_text(info.get("target", target)),
+                    note=note,
                 )
             )
+            if progress is not None:
+                progress(index + 1, len(found))
+        same, differs = tell_apart(compiles)
+    for index, row in enumerate(rows):
+        earlier, how = differs.get(index, (None, None))
+        rows[index] = replace(row, same_as=same.get(index), differs_by=how, differs_from=earlier)
     targets = {row.target for row in rows}
     return Listing("ledger", tuple(rows), [], targets.pop() if len(targets) == 1 else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredModule:
+    """A module of a ledger as ``tell_apart`` sees it."""
+
+    index: int
+    name: str
+    xla_id: int | None
+    run: int
+    info: Mapping[str, object]
+    facts: TextFacts | None
+    snapshot: int | None
+    reader: LedgerReader
+
+    @property
+    def group(self) -> str:
+        return f"{self.run:06d} {self.info.get('folder') or ''}"
+
+    @property
+    def when(self) -> tuple[int, int]:
+        return _number(self.info.get("timestamp_us")) or 0, self.index if self.xla_id is None else self.xla_id
+
+    @property
+    def text_bytes(self) -> int:
+        return 0 if self.snapshot is None else self.reader.snapshots.size(self.snapshot)
+
+    def text(self) -> bytes:
+        return b"" if self.snapshot is None else self.reader.snapshots.encoded(self.snapshot)
+
+    def flags(self) -> Mapping[str, str]:
+        found = self.info.get("flags")
+        return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+    def other_difference(self, earlier: Compiled, /) -> str:
+        from hloscope.core.dumps.listing import input_phrase
+        from hloscope.core.dumps.options import COMPILE_INPUTS
+
+        if isinstance(earlier, _StoredModule):
+            for kind in COMPILE_INPUTS:
+                was, now = earlier.info.get(kind.value), self.info.get(kind.value)
+                if was and now and was != now:
+                    return input_phrase(kind)
+        return ""
+
+
+def _info(stored: object) -> dict[str, object]:
+    import json
+
+    found: object = json.loads(stored) if isinstance(stored, str) else None
+    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def _number(value: object) -> int | None:

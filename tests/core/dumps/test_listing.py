@@ -10,7 +10,9 @@ import pytest
 
 from hloscope.core.dumps.directory import open_dump
 from hloscope.core.dumps.facts import broken, content_digest, count_instructions, scan
+from hloscope.core.dumps.importer import import_dump
 from hloscope.core.dumps.listing import ListingRow, list_modules
+from hloscope.core.views.modules import list_path
 
 HloText = Callable[..., str]
 WriteDump = Callable[[dict[str, str | bytes]], Path]
@@ -81,6 +83,26 @@ def test_equal_programs_may_differ_by_flags(write_dump: WriteDump, hlo: HloText)
         },
     )
     assert row.same_as is not None and row.differs_by == "flags: xla_a 1 → 2"
+
+
+def test_a_ledger_tells_its_modules_apart_as_the_dump_does(write_dump: WriteDump, hlo: HloText, tmp_path: Path) -> None:
+    same = {f"module_{number:04d}.jit_f.debug_options": f"xla_a: {number // 3}\n" for number in range(1, 4)}
+    dump = write_dump(
+        {
+            "module_0002.jit_f.before_optimizations.txt": hlo(),
+            "module_0001.jit_f.before_optimizations.txt": hlo(opcode="multiply", bare="f32[1024]"),
+            "module_0003.jit_f.before_optimizations.txt": hlo(),
+            **same,
+            "module_0004.jit_g.before_optimizations.txt": hlo(name="jit_g")[:-40],
+            "module_0005.jit_h.debug_options": "",
+        }
+    )
+    import_dump(dump, tmp_path / "run.ledger")
+    of_dump, of_ledger = list_path(str(dump)), list_path(str(tmp_path / "run.ledger"))
+    assert of_ledger.rows == of_dump.rows
+    by_id = {row.id: row for row in of_ledger.rows}
+    assert by_id[2].differs_by == "parameter 0: f32[1024] → f32[8]" and by_id[2].differs_from == by_id[1].index
+    assert by_id[3].differs_by == "flags: xla_a 0 → 1" and by_id[3].same_as == by_id[2].index
 
 
 def test_a_real_dump_of_many_small_modules(fixtures: Path) -> None:

@@ -40,6 +40,8 @@ _SPARE_WORDS = 2_000
 _GUARD = re.compile(r"\n[ \t\r]*+(?:ROOT\s++)?+%?+[A-Za-z0-9_.\-]++ = (?:\(|[a-z][a-z0-9\-]*+[\[(])")
 """What ends every bracket and string that was left open before it."""
 _NAMED = ("undefined", "duplicate")
+_LONGEST_TEXT = {size: 2 ** (8 * size - 1) - 2**21 for size in (4, 8)}
+"""By the bytes of an offset."""
 _NO_OPERANDS = frozenset(("constant", "parameter", "iota"))
 _LOOKED_AT = 300
 """Instructions of whole computations whose operand lists are looked at for malformed ones; a longer piece that someone
@@ -109,6 +111,8 @@ class _Piece:
 
 _COMMENT_IN_NAME = re.compile(r"[\w.\-]//")
 """Read as one word or as a name before a comment, by what else is wrong in the text."""
+_KNOWN_CLEAN = "_no_comment_in_name"
+"""Where an index remembers that its text has none, so that only the edited characters are looked at."""
 
 
 def reindexed(
@@ -122,10 +126,10 @@ def reindexed(
     shift = len(text) - len(old.source)
     if (
         c.truncated
-        or ("//" in text and _COMMENT_IN_NAME.search(text) is not None)
+        or _has_comment_in_name(old, text, start, end + shift)
         or len(c.findings) > MOST_FINDINGS
         or not len(c.computation_starts)
-        or len(text) >= np.iinfo(c.starts.dtype).max - 2**21
+        or len(text) >= _LONGEST_TEXT[c.starts.dtype.itemsize]
         or bool(np.any(c.computation_starts[1:] < c.computation_stops[:-1]))
         or any(
             one.code == "second-module" or one.message == "a second ENTRY" or one.start < c.header[1]
@@ -136,7 +140,17 @@ def reindexed(
     piece = _instructions(old, text, start, end, shift) or _computations(old, text, start, end, shift)
     if piece is None:
         return None
-    return _Splice(old, text, shift, piece, line_starts).run()
+    index = _Splice(old, text, shift, piece, line_starts).run()
+    if index is not None:
+        index.__dict__[_KNOWN_CLEAN] = True
+    return index
+
+
+def _has_comment_in_name(old: ModuleIndex, text: str, start: int, end: int) -> bool:
+    """Whether a text has `_COMMENT_IN_NAME` somewhere, where only ``[start, end)`` of it is new."""
+    if _KNOWN_CLEAN in old.__dict__:
+        return _COMMENT_IN_NAME.search(text, max(0, start - 2), end + 2) is not None
+    return "//" in text and _COMMENT_IN_NAME.search(text) is not None
 
 
 # ---------------------------------------------------------------- what to read again

@@ -403,6 +403,10 @@ class _BlockCache(Generic[_T]):
             del self._firsts[bisect_left(self._firsts, gone)]
 
 
+_FEW = 4
+"""A text that needs less than this fraction of a block takes its lines one by one."""
+
+
 class SnapshotReader:
     """Reads module texts of a ledger; decoded blocks are cached within ``cache_bytes``."""
 
@@ -469,8 +473,12 @@ class SnapshotReader:
         at = 0
         while at < len(needed):
             first, block = self._line_block(needed[at])
-            found.update(zip(range(first, first + len(block)), block, strict=True))
-            at = bisect_left(needed, first + len(block), at)
+            end = bisect_left(needed, first + len(block), at)
+            if (end - at) * _FEW < len(block):
+                found.update((number, block[number - first]) for number in needed[at:end])
+            else:
+                found.update(zip(range(first, first + len(block)), block, strict=True))
+            at = end
         return found
 
     def _line_block(self, number: int) -> tuple[int, list[str]]:

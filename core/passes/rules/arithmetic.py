@@ -112,7 +112,7 @@ def add_update(one: HloInstruction, options: RuleOptions) -> Answer:
 @rule("add-common-factor", "add", "a·c + b·c → (a + b)·c, integers or c a power of two")
 def add_common_factor(one: HloInstruction, options: RuleOptions) -> Answer:
     left, right = one.operands
-    if left is right or any(o.opcode != "multiply" or o.user_count != 1 for o in (left, right)):
+    if any(o.opcode != "multiply" or o.user_count != 1 for o in (left, right)):
         return None
     for a, c in (left.operands, left.operands[::-1]):
         for b, d in (right.operands, right.operands[::-1]):

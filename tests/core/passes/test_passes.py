@@ -302,6 +302,49 @@ ENTRY main {
     assert values == [[2, 3, 4], 9]
     assert [o.opcode for o in module.entry.root.operands] == ["constant", "constant", "add", "rng", "negate"]
     assert [d.subject for d in decisions if d.verdict == "applied"] == ["m", "n", "r"]
+    assert [(d.subject, d.code) for d in decisions if d.verdict == "refused"] == [
+        ("random", "random"), ("e", "elided_literal")
+    ]  # fmt: skip
+
+
+def test_tuples_of_constants_are_folded_and_every_refusal_is_told() -> None:
+    module, changed, decisions = run("constant_folding", """HloModule m
+
+less { x = s32[] parameter(0)
+  y = s32[] parameter(1)
+  p = s32[] parameter(2)
+  q = s32[] parameter(3)
+  ROOT l = pred[] compare(x, y), direction=LT }
+
+noisy { x = s32[] parameter(0)
+  ROOT s = s32[] rng(x, x), distribution=rng_uniform }
+
+ENTRY main {
+  k = s32[3]{0} constant({3, 1, 2})
+  v = s32[3]{0} constant({30, 10, 20})
+  s = (s32[3]{0}, s32[3]{0}) sort(k, v), dimensions={0}, to_apply=less
+  one = s32[] constant(1)
+  ones = s32[5]{0} broadcast(one), dimensions={}
+  zero = s32[] constant(0)
+  p = s32[7]{0} pad(ones, zero), padding=1_1
+  c = s32[] call(one), to_apply=noisy
+  d = s32[3]{0} custom-call(k), custom_call_target="f"
+  b = s32[3]{0} opt-barrier(k)
+  large = s32[46000000]{0} broadcast(one), dimensions={}
+  u = s32[46000000]{0} dynamic-update-slice(large, k, one)
+  held = s32[] negate(one), control-predecessors={zero}
+  ROOT t = ((s32[3]{0}, s32[3]{0}), s32[7]{0}, s32[], s32[3]{0}, s32[3]{0}, s32[46000000]{0}, s32[])
+    tuple(s, p, c, d, b, u, held)
+}
+""")  # fmt: skip
+    assert changed
+    folded = module.entry.root.operand(0)
+    assert [o.literal.array().tolist() for o in folded.operands] == [[1, 2, 3], [10, 20, 30]]
+    assert {d.subject: d.code for d in decisions if d.verdict == "refused"} == {
+        "p": "grows_module", "c": "random", "d": "opaque", "b": "kept_apart", "u": "too_large",
+        "held": "control_dependencies",
+    }  # fmt: skip
+    assert next(d.detail for d in decisions if d.subject == "c") == "%s in noisy: rng"
 
 
 def test_a_constant_that_every_call_passes_moves_into_the_body() -> None:

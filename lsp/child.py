@@ -2,6 +2,9 @@
 
 The server's threads share one interpreter: a replay of layout assignment in one of them would slow down every answer.
 Here it cannot, and the server can end it at any time. The answer is one JSON object on stdout.
+
+``python -m hloscope.lsp.child texts`` stays: it reads texts from stdin, each after its number of bytes (eight, the
+lowest first), and answers each with the reader's and the verifier's findings, one line of JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
 MOST_ROWS = 2_000
+MOST_FINDINGS = 1_000
 _OPERAND = re.compile(r"\(operand (\d+)\)")
 _INDEX = re.compile(r"(?:%[\w.\-]+|result)\{([\d,]*)\}")
 
@@ -133,11 +137,39 @@ def remedy(run: Run, copy: str) -> dict[str, Any]:
     return {"text": print_module(module), "change": found.change}
 
 
+def texts() -> int:
+    """Findings of one text after the other, until stdin ends."""
+    import struct
+
+    from hloscope.core.views.findings import findings_of_text
+
+    source = sys.stdin.buffer
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    while len(head := source.read(8)) == 8:
+        data = source.read(struct.unpack("<Q", head)[0])
+        try:
+            found = findings_of_text(data.decode("utf-8", "surrogatepass"))
+        except Exception as error:
+            # A fault of ours in one text must not end the looks at others.
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=out, flush=True)
+            continue
+        reader = [
+            [one.message, one.severity, one.code, one.offset, one.end_offset, one.related]
+            for one in found.reader[:MOST_FINDINGS]
+        ]
+        broken = [[one.code, one.message, one.computation, one.instruction] for one in found.broken[:MOST_FINDINGS]]
+        print(json.dumps({"reader": reader, "broken": broken}), file=out, flush=True)
+    return 0
+
+
 QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {"facts": facts, "remedy": remedy}
 
 
 def main(arguments: list[str]) -> int:
     """The answer on stdout; 2 with one line on stderr where there is none."""
+    if arguments == ["texts"]:
+        return texts()
     question, path, module, *rest = arguments
     stdout = os.dup(1)
     os.dup2(2, 1)  # whatever else prints must not stand in the answer

@@ -135,21 +135,28 @@ async def ask(question: str, *arguments: str, seconds: float) -> dict[str, Any]:
     return found
 
 
-async def run_child(command: list[str], seconds: float) -> tuple[int, str, str]:
-    """Run a process to its end, or to ours: exit code, stdout, stderr. Raises UsageError when the time is over."""
-    child = await asyncio.create_subprocess_exec(
+async def start_child(command: list[str], *, limit: int = 1 << 16, talks: bool = False) -> asyncio.subprocess.Process:
+    """A process that steps back behind the server and ends with it. `talks` gives it a stdin, and our stderr;
+    `limit` is the longest line that is read from it."""
+    return await asyncio.create_subprocess_exec(
         sys.executable,
         "-I",
         "-S",
         "-c",
         _LAUNCH,
         *command,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE if talks else asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stderr=None if talks else asyncio.subprocess.PIPE,
         # On its own, so that all that it starts can be ended with it.
         start_new_session=True,
+        limit=limit,
     )
+
+
+async def run_child(command: list[str], seconds: float) -> tuple[int, str, str]:
+    """Run a process to its end, or to ours: exit code, stdout, stderr. Raises UsageError when the time is over."""
+    child = await start_child(command)
     try:
         out, err = await asyncio.wait_for(child.communicate(), seconds)
     except TimeoutError:

@@ -12,9 +12,9 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from lsprotocol import types
@@ -24,6 +24,7 @@ from hloscope.core.text.module_index import ModuleIndex
 from hloscope.core.text.reindex import SplicedIndex, reindexed
 from hloscope.lsp.companion import Companion
 from hloscope.lsp.positions import Encoding, TextLines
+from hloscope.lsp.verified import Verified
 from hloscope.lsp.workers import Urgency, Workers
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class Reading:
     encoding: Encoding
     companion: Companion | None = None
     """The dump that the text is a stage of, for what it knows by now."""
+    verified: Verified = field(default_factory=Verified)
+    """What the verifier has said of the text and of its versions before."""
 
     @property
     def text(self) -> str:
@@ -77,6 +80,8 @@ class Check:
     """The findings, which replace those of the check before; None where there is nothing to add to them."""
     rest: Callable[[Reading], float]
     """Seconds of rest after the check before: a slow look is for texts that nobody is typing in."""
+    ask: Callable[[Reading], Awaitable[None]] | None = None
+    """What is waited for on the loop before: the answer of another process. Cancelled by the next edit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,7 @@ class Document:
         """A Python file is scanned for Pallas calls and never indexed."""
         self.is_open = True
         self.companion = Companion(snapshot.uri) if is_hlo and not is_python else None
+        self.verified = Verified()
         self.found: list[types.Diagnostic] = []
         """The latest findings of the text itself."""
         self.check: asyncio.Task[None] | None = None
@@ -326,7 +332,8 @@ class Documents:
 
             def build() -> Reading:
                 index = _index(snapshot.lines, snapshot.since)
-                return Reading(snapshot.uri, snapshot.version, snapshot.lines, index, encoding, document.companion)
+                companion, verified = document.companion, document.verified
+                return Reading(snapshot.uri, snapshot.version, snapshot.lines, index, encoding, companion, verified)
 
             def wanted() -> bool:
                 return snapshot.waiters > 0 or (document.is_open and document.current is snapshot)
@@ -431,8 +438,10 @@ class Documents:
         def wanted() -> bool:
             return document.is_open and document.current is snapshot
 
-        job = self._workers.submit(lambda: check.find(reading), urgency=Urgency.BACKGROUND, wanted=wanted)
         try:
+            if check.ask is not None:
+                await check.ask(reading)
+            job = self._workers.submit(lambda: check.find(reading), urgency=Urgency.BACKGROUND, wanted=wanted)
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:
             raise

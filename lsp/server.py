@@ -27,6 +27,7 @@ from pygls.lsp.server import LanguageServer
 from hloscope.core.errors import HloscopeError, UsageError
 from hloscope.core.version import version
 from hloscope.lsp import python
+from hloscope.lsp.checker import Checker
 from hloscope.lsp.commands import (
     LONG_COMMANDS,
     Answer,
@@ -65,9 +66,10 @@ class HloServer(LanguageServer):
         super().__init__("hloscope", version(), protocol_cls=HloProtocol)
         # Apart from each other: an answer must not wait until two large texts are read.
         self._answers = Workers()
+        self._checker = Checker()
         self.documents = Documents(
             Workers(),
-            checks=checks(advice=True),
+            checks=checks(advice=True, checker=self._checker),
             publish=self._publish,
             first_read=self._say_what_large_means,
             python=PythonChecks(python.is_python, python.findings),
@@ -121,6 +123,7 @@ class HloServer(LanguageServer):
     def end(self) -> None:
         """The stream is gone."""
         self._ended.set()
+        self._checker.close()
 
     def report_server_error(self, error: Exception, source: object) -> None:
         """Errors outside a request go to the log (a box in the editor would help nobody); those of requests are
@@ -140,7 +143,7 @@ class HloServer(LanguageServer):
 
     def _apply(self, settings: Settings) -> None:
         self.settings = settings
-        self.documents.set_checks(checks(advice=settings.advice))
+        self.documents.set_checks(checks(advice=settings.advice, checker=self._checker))
         wanted = settings.advice and settings.dump_facts
         self.documents.facts_check = partial(from_dump, settings=settings) if wanted else None
 

@@ -34,6 +34,7 @@ MOST_ROWS = 2_000
 """Instructions read one by one to resolve their operands; more are not worth it."""
 _ASKED_ONE_BY_ONE = 16
 """Whoever asks for the users of more instructions will ask for all: then the table is worth making."""
+_MOST_TOUCHED = 64
 _SPARE_WORDS = 2_000
 """Shapes that nothing uses any more, after which the table of shapes is made anew."""
 
@@ -70,6 +71,8 @@ class SplicedIndex(ModuleIndex):
     ) -> None:
         super().__init__(text, columns)
         self._asked = 0
+        self.touched: frozenset[str] = frozenset()
+        """Names of the computations that edits have touched since the text was read as a whole."""
         if name_hashes is not None:
             self.__dict__["_name_hashes"] = name_hashes
         if line_starts is not None:
@@ -143,6 +146,9 @@ def reindexed(
     index = _Splice(old, text, shift, piece, line_starts).run()
     if index is not None:
         index.__dict__[_KNOWN_CLEAN] = True
+        last = piece.c0 + (1 if piece.inside else piece.computations)
+        before = old.touched if isinstance(old, SplicedIndex) and len(old.touched) < _MOST_TOUCHED else frozenset()
+        index.touched = before | {index.computation(number).name for number in range(piece.c0, last)}
     return index
 
 
@@ -277,7 +283,7 @@ class _Splice:
         self.rows = piece.last - piece.first
         self.delta = self.rows - (piece.r1 - piece.r0)
 
-    def run(self) -> ModuleIndex | None:
+    def run(self) -> SplicedIndex | None:
         c, p = self.c, self.piece
         columns: dict[str, np.ndarray] = {key: self._offsets(key) for key in _OFFSETS}
         columns["shapes"] = self._shapes()

@@ -1,4 +1,8 @@
-"""What is wrong with a text: what the index did not understand, else what the full reader finds in it."""
+"""What is wrong with a text: what the index did not understand, else what the full reader and the verifier find.
+
+Small texts are read and verified here, a moment after the edit. Large ones are by another process, once nobody types;
+until its answer is there, what it said before stands, and the computations just edited are verified here.
+"""
 
 from __future__ import annotations
 
@@ -9,68 +13,119 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from hloscope.core.errors import Diagnostic
-from hloscope.core.hlo.verifier import verify
-from hloscope.core.text import parse_module
 from hloscope.core.views.advice import advise
+from hloscope.core.views.findings import findings_of_text
 from hloscope.core.views.mesh_advice import misfits
+from hloscope.lsp.checker import MOST_INSTRUCTIONS, Checker
 from hloscope.lsp.convert import to_diagnostic
 from hloscope.lsp.documents import Check, Reading
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.errors import Severity
+    from hloscope.core.hlo.verifier import Finding
     from hloscope.core.text.module_index import ModuleIndex
 
 _AT_ONCE = 1_000
 """Instructions up to which the reader is so fast that "nothing wrong yet" is not worth saying first."""
-_READ_INSTRUCTIONS = 10_000
-"""The reader takes about 50 ms for a thousand instructions and cannot be stopped."""
 _REST_SECONDS = 0.5
+_INSTRUCTIONS_A_SECOND = 100_000
+"""Of more rest, for texts that take the other process long."""
 _MOST = 1_000
 """Findings that are shown; a text that is not HLO at all has one a line."""
 
 
 def from_index(reading: Reading) -> list[types.Diagnostic] | None:
-    """Findings of the index, a moment after the edit; None where `from_reader` says all there is about as soon."""
+    """Findings of the index, a moment after the edit, and what the verifier is known to find; None where `from_reader`
+    says all there is about as soon."""
     index = reading.index
-    if not index.errors and index.instruction_count <= _AT_ONCE:
-        return None
-    return _shown(reading, list(index.diagnostics))
+    if index.instruction_count <= _AT_ONCE:
+        return _shown(reading, list(index.diagnostics)) if index.errors else None
+    return _shown(reading, [*index.diagnostics, *_placed(reading, reading.verified.findings(reading))])
 
 
 def from_reader(reading: Reading, *, advice: bool = True) -> list[types.Diagnostic] | None:
-    """Findings of the reader, and the index's hints on other lines.
+    """Findings of the reader and the verifier on a small text, and the index's hints on other lines.
 
     None for a text too large to read on each edit, and for one that the index could not make sense of in places: it
     picks up again closer to the fault than the reader, which then finds fault with what follows, too.
     """
     index = reading.index
-    if index.errors or index.instruction_count > _READ_INSTRUCTIONS:
+    if index.errors or index.instruction_count > _AT_ONCE:
         return None
-    module, found = parse_module(reading.text)
-    if module is not None and not any(one.severity == "error" for one in found):
-        found = [*found, *_invariants(reading, module), *(_advice(index) if advice else ())]
-    lines = {one.line for one in found}
-    return _shown(reading, [*found, *(one for one in index.diagnostics if one.line not in lines)])
+    found = findings_of_text(reading.text)
+    return _all(reading, found.reader, found.broken, advice=advice)
 
 
-def _invariants(reading: Reading, module: HloModule) -> Iterator[Diagnostic]:
+def from_advice(reading: Reading) -> list[types.Diagnostic] | None:
+    """Advice on a text that is too large to be read at once, from its index alone."""
+    index = reading.index
+    if index.errors or not _AT_ONCE < index.instruction_count <= FULL_INSTRUCTIONS:
+        return None
+    known = _placed(reading, reading.verified.findings(reading))
+    return _shown(reading, [*index.diagnostics, *known, *_advice(index)])
+
+
+def _is_asked(reading: Reading) -> bool:
+    return not reading.index.errors and _AT_ONCE < reading.index.instruction_count <= MOST_INSTRUCTIONS
+
+
+async def _ask(reading: Reading, checker: Checker) -> None:
+    if _is_asked(reading):
+        reading.verified.take(reading, await checker.check(reading.text))
+
+
+def from_checker(reading: Reading, *, advice: bool = True) -> list[types.Diagnostic] | None:
+    """The same as `from_reader`, of a large text that the other process has read."""
+    rows = reading.verified.reader(reading)
+    if rows is None:
+        return None
+    index = reading.index
+    found = [
+        _diagnostic(index, start, end, message, severity, code, tuple((a, b, words) for a, b, words in related))
+        for message, severity, code, start, end, related in rows
+    ]
+    advice = advice and index.instruction_count <= FULL_INSTRUCTIONS
+    return _all(reading, found, reading.verified.findings(reading), advice=advice)
+
+
+def _all(
+    reading: Reading, found: Iterable[Diagnostic], broken: Iterable[Finding], *, advice: bool
+) -> list[types.Diagnostic]:
+    index = reading.index
+    out = list(found)
+    if not any(one.severity == "error" for one in out):
+        out += [*_placed(reading, broken), *(_advice(index) if advice else ())]
+    lines = {one.line for one in out}
+    return _shown(reading, [*out, *(one for one in index.diagnostics if one.line not in lines)])
+
+
+def _placed(reading: Reading, broken: Iterable[Finding]) -> Iterator[Diagnostic]:
     """What the verifier finds, at the names of the instructions."""
     index = reading.index
-    for one in verify(module):
+    for one in broken:
         span = (0, 0)
         home = index.find_computation(one.computation) if one.computation is not None else None
         if one.instruction is not None and (at := index.find(one.instruction, home)) is not None:
             span = index.name_span(at)
         elif home is not None:
             span = index.computation(home).name_span
-        line, column = index.position(span[0])
-        end_line, end_column = index.position(span[1])
-        yield Diagnostic(
-            one.message, line + 1, column + 1, end_line + 1, end_column + 1, "error", one.code, span[0], span[1]
-        )
+        yield _diagnostic(index, *span, one.message, "error", one.code)
+
+
+def _diagnostic(
+    index: ModuleIndex,
+    start: int,
+    end: int,
+    message: str,
+    severity: Severity,
+    code: str,
+    related: tuple[tuple[int, int, str], ...] = (),
+) -> Diagnostic:
+    (line, column), (end_line, end_column) = index.position(start), index.position(end)
+    return Diagnostic(message, line + 1, column + 1, end_line + 1, end_column + 1, severity, code, start, end, related)
 
 
 def _shown(reading: Reading, found: list[Diagnostic]) -> list[types.Diagnostic]:
@@ -78,35 +133,25 @@ def _shown(reading: Reading, found: list[Diagnostic]) -> list[types.Diagnostic]:
     return [to_diagnostic(reading, one) for one in found[:_MOST]]
 
 
-def from_advice(reading: Reading) -> list[types.Diagnostic] | None:
-    """Advice on a text that is too large for the full reader, from its index alone."""
-    index = reading.index
-    if index.errors or not _READ_INSTRUCTIONS < index.instruction_count <= FULL_INSTRUCTIONS:
-        return None
-    return _shown(reading, [*index.diagnostics, *_advice(index)])
-
-
 def _advice(index: ModuleIndex) -> list[Diagnostic]:
     """Advice, and collectives that do not fit the devices."""
     out = advise(index)
     for i, message, _ in islice(misfits(index), _MOST):
-        start, end = index.name_span(i)
-        (line, column), (end_line, end_column) = index.position(start), index.position(end)
-        out.append(
-            Diagnostic(message, line + 1, column + 1, end_line + 1, end_column + 1, "warning", "mesh", start, end)
-        )
+        out.append(_diagnostic(index, *index.name_span(i), message, "warning", "mesh"))
     return out
 
 
 def _rest(reading: Reading) -> float:
-    return 0 if reading.index.instruction_count <= _AT_ONCE else _REST_SECONDS
+    return _REST_SECONDS if reading.index.instruction_count > _AT_ONCE else 0
 
 
-def _advice_rest(reading: Reading) -> float:
-    return _REST_SECONDS if reading.index.instruction_count > _READ_INSTRUCTIONS else 0
+def _checker_rest(reading: Reading) -> float:
+    """Beyond the rest that advice waits for."""
+    return reading.index.instruction_count / _INSTRUCTIONS_A_SECOND if _is_asked(reading) else 0
 
 
-def checks(*, advice: bool) -> tuple[Check, ...]:
+def checks(*, advice: bool, checker: Checker) -> tuple[Check, ...]:
     """In the order in which their findings are published; `advice` adds hints on texts in which nothing is wrong."""
-    plain = (Check(from_index, lambda _: 0), Check(partial(from_reader, advice=advice), _rest))
-    return (*plain, Check(from_advice, _advice_rest)) if advice else plain
+    small = (Check(from_index, lambda _: 0), Check(partial(from_reader, advice=advice), lambda _: 0))
+    hints = Check(from_advice if advice else lambda _: None, _rest)
+    return (*small, hints, Check(partial(from_checker, advice=advice), _checker_rest, partial(_ask, checker=checker)))

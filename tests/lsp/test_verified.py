@@ -1,0 +1,75 @@
+"""The verifier on a large text: by another process as a whole, at once where an edit was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+URI = "file:///large/verified.hlo"
+SHAPE = "f32[8]{0}"
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[str]:
+    """12,000 instructions in 40 computations, called one after the other."""
+    lines, count = ["HloModule m", ""], 40
+    for k in range(count):
+        lines += [f"%f.{k} (p.{k}: f32[8]) -> f32[8] {{", f"  %p.{k} = {SHAPE} parameter(0)"]
+        before = f"p.{k}"
+        for n in range(300):
+            root = "ROOT " if n == 299 else ""
+            lines.append(f"  {root}%a.{k}.{n} = {SHAPE} add(%{before}, %p.{k})")
+            before = f"a.{k}.{n}"
+        lines += ["}", ""]
+    lines += ["ENTRY %main (x: f32[8]) -> f32[8] {", f"  %x = {SHAPE} parameter(0)"]
+    before = "x"
+    for k in range(count):
+        root = "ROOT " if k == count - 1 else ""
+        lines.append(f"  {root}%c.{k} = {SHAPE} fusion(%{before}), kind=kLoop, calls=%f.{k}")
+        before = f"c.{k}"
+    return [*lines, "}", ""]
+
+
+def findings(client: Any, version: int, *, until: int | None = None) -> list[tuple[str, int]]:
+    """(code, line) of the first findings of a version, or of the first that are that many."""
+    while True:
+        found = client.diagnostics(URI, version)
+        if until is None or len(found) == until:
+            return sorted((one["code"], one["range"]["start"]["line"]) for one in found)
+
+
+def replace(client: Any, version: int, line: int, old: str, lines: list[str], new: str) -> None:
+    start = lines[line].index(old)
+    where = {"start": {"line": line, "character": start}, "end": {"line": line, "character": start + len(old)}}
+    client.change(URI, version, {"range": where, "text": new})
+    lines[line] = lines[line].replace(old, new, 1)
+
+
+def test_findings_of_a_large_text_come_stay_move_and_go(shared: Any, lines: list[str]) -> None:
+    client, lines = shared.client, lines.copy()
+    wrong, other = lines.index("%f.20 (p.20: f32[8]) -> f32[8] {") + 100, lines.index(f"  %p.7 = {SHAPE} parameter(0)")
+    lines[wrong] = lines[wrong].replace("add(", "and(")
+    client.open(URI, "\n".join(lines))
+    assert findings(client, 1, until=1) == [("shape-of-and", wrong)]  # the other process
+    # An edit elsewhere that is wrong, too: both are there at once, each where it is now.
+    client.change(
+        URI, 2, {"range": {"start": {"line": 1, "character": 0}, "end": {"line": 1, "character": 0}}, "text": "\n"}
+    )
+    lines.insert(1, "")
+    wrong, other = wrong + 1, other + 1
+    assert findings(client, 2, until=1) == [("shape-of-and", wrong)]
+    replace(client, 3, other, "f32[8]", lines, "f32[9]")
+    codes = findings(client, 3)
+    assert ("shape-of-and", wrong) in codes and ("implicit-broadcast", other + 2) in codes
+    call = next(n for n, line in enumerate(lines) if "calls=%f.7" in line)
+    assert ("fusion-shape", call) in codes  # a finding where the edited computation is called
+    replace(client, 4, other, "f32[9]", lines, "f32[8]")
+    assert findings(client, 4, until=1) == [("shape-of-and", wrong)]
+    replace(client, 5, wrong, "and(", lines, "add(")
+    assert findings(client, 5, until=0) == []
+    # What only the whole shows: the header promises the entry another result.
+    result = "HloModule m, entry_computation_layout={(f32[8]{0})->f32[9]{0}}"
+    replace(client, 6, 0, "HloModule m", lines, result)
+    [(code, _)] = findings(client, 6, until=1)
+    assert code == "entry-result"

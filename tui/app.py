@@ -23,8 +23,11 @@ from hloscope.tui.screens.help import HelpScreen
 from hloscope.tui.screens.one_key import OneKeyScreen
 from hloscope.tui.state import State
 from hloscope.tui.themes import SAFE
+from hloscope.tui.widgets.parts import PARTS
 
 if TYPE_CHECKING:
+    from rich.style import Style
+
     from hloscope.core.views.run import Run
 
 _SWITCH_SECONDS = 0.0005
@@ -42,6 +45,7 @@ class DashboardApp(App[None]):
     CSS_PATH = "app.tcss"
     ENABLE_COMMAND_PALETTE = True
     COMMANDS = {Actions}
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(PARTS)
     COMMAND_PALETTE_BINDING = "colon,ctrl+p"
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -69,6 +73,8 @@ class DashboardApp(App[None]):
         """A second path that the compare screen opens first."""
         self.heavy = threading.Lock()
         """Held by work on copies, fusion and buffers, each of which is worked out once for the run."""
+        self.parts: dict[str, Style] = {}
+        """Styles of parts in the present theme, as far as they were asked for."""
         self._start = start
         self._history = History()
         self._marks: dict[str, Place] = {}
@@ -85,6 +91,14 @@ class DashboardApp(App[None]):
         away = paper.blend(Color.parse(found["primary"]), 0.18)
         mine = {"muted": paper.blend(ink, 0.65), "faint": paper.blend(ink, 0.4), "here": here, "away": away}
         return found | {name: colour.hex for name, colour in mine.items()}
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Other colours, also for what is drawn from `parts`."""
+        self.parts.clear()
+        super().refresh_css(animate)
+        for screen in self._screens.values():
+            for widget in screen.query("LinePane, StripChart, BufferMap"):
+                widget.refresh()
 
     # ---------------------------------------------------------------- opening and leaving
     def on_mount(self) -> None:

@@ -13,23 +13,19 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from hloscope.tui.show import show_bytes
+from hloscope.tui.widgets.parts import MAP_COLOURS, part
 
 if TYPE_CHECKING:
     from textual import events
 
     from hloscope.core.views.buffers import BufferRow, BufferValue
 
-_COLOURS = 7
 _GUTTER = 10
 _EMPTY = -1
 
 
 class BufferMap(Widget, can_focus=True):
     """The map of one allocation with a cursor that names the value under it."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "map--note", "map--peak", "map--cursor", "map--empty", *(f"map--{n}" for n in range(_COLOURS)),
-    }  # fmt: skip
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1,0)", "Earlier", show=False),
@@ -170,9 +166,9 @@ class BufferMap(Widget, can_focus=True):
         if self._drawn != (self._wide, self._high):
             self._make_grid()
         base = self.rich_style
-        note = self.get_component_rich_style("map--note", partial=True)
+        note = part(self, "map--note")
         if y >= self.size.height - 1:
-            peak = self.get_component_rich_style("map--peak", partial=True)
+            peak = part(self, "map--peak")
             at = self._column(self._peak)
             text = f"▲ peak, step {self._peak:,}"
             if at + len(text) > self._wide:
@@ -183,23 +179,23 @@ class BufferMap(Widget, can_focus=True):
             )
         offset = one.size * 2 * y // self._high
         segments = [Segment(f"{show_bytes(offset) if y % 4 == 0 else '':>{_GUTTER - 1}} ", base + note)]
-        colours = [self.get_component_rich_style(f"map--{n}", partial=True).color for n in range(_COLOURS)]
-        empty = self.get_component_rich_style("map--empty", partial=True).color
+        colours = [part(self, f"map--{n}").color for n in range(MAP_COLOURS)]
+        empty = part(self, "map--empty").color
         upper, lower = self._grid[2 * y], self._grid[2 * y + 1]
         peak_column = self._column(self._peak)
-        cursor = self.get_component_rich_style("map--cursor", partial=True)
+        cursor = part(self, "map--cursor")
         focus = self.value
         picked = one.values.index(focus) if focus is not None else None
         for x in range(len(upper)):
             a, b = upper[x], lower[x]
-            top = empty if a == _EMPTY else colours[a % _COLOURS]
-            bottom = empty if b == _EMPTY else colours[b % _COLOURS]
+            top = empty if a == _EMPTY else colours[a % MAP_COLOURS]
+            bottom = empty if b == _EMPTY else colours[b % MAP_COLOURS]
             style = Style(color=top, bgcolor=bottom)
             text = "▀"
             if a == b and x == peak_column:
                 text, style = (
                     "┆",
-                    Style(color=self.get_component_rich_style("map--peak", partial=True).color, bgcolor=bottom),
+                    Style(color=part(self, "map--peak").color, bgcolor=bottom),
                 )
             if a == b == picked and a != _EMPTY and (x + y) % 2 == 0:
                 text, style = "▒", Style(color=base.color, bgcolor=bottom)

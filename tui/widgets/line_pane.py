@@ -15,6 +15,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from hloscope.tui.content import Line, folded
+from hloscope.tui.widgets.parts import part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,14 +28,6 @@ _WIDEST = 2000
 
 class LinePane(ScrollView, can_focus=True):
     """Lines with a cursor. ``enter`` on a line that names an instruction posts ``Chosen``."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "pane--name", "pane--define", "pane--opcode", "pane--shape", "pane--layout", "pane--key", "pane--string",
-        "pane--number", "pane--comment", "pane--keyword", "pane--differs", "pane--added", "pane--removed",
-        "pane--modified", "pane--renamed", "pane--heading", "pane--note", "pane--cursor", "pane--match",
-        "pane--warning", "pane--bar", "pane--bar2", "pane--strong", "pane--fewer", "pane--more",
-        "pane--away",
-    }  # fmt: skip
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j,down", "move(1)", "Down", show=False),
@@ -227,10 +220,10 @@ class LinePane(ScrollView, can_focus=True):
             return Strip.blank(width, base)
         line = self._lines[at]
         if at == self.cursor:
-            base += self.get_component_rich_style("pane--cursor" if self.has_focus else "pane--away", partial=True)
+            base += part(self, "pane--cursor" if self.has_focus else "pane--away")
         segments: list[Segment] = []
         for text, kind in line.pieces():
-            style = base + self.get_component_rich_style(f"pane--{kind}", partial=True) if kind else base
+            style = base + part(self, f"pane--{kind}") if kind else base
             segments.append(Segment(text.replace("\t", "    "), style))
         strip = Strip(self._marked(segments, line.text))
         return strip.crop_extend(left, left + width, base).apply_offsets(left, at)
@@ -242,7 +235,7 @@ class LinePane(ScrollView, can_focus=True):
         spans = [found.span() for found in self._pattern.finditer(text[:_WIDEST]) if found.end() > found.start()]
         if not spans:
             return segments
-        match = self.get_component_rich_style("pane--match", partial=True)
+        match = part(self, "pane--match")
         out: list[Segment] = []
         at = 0
         for text_part, style, _ in segments:

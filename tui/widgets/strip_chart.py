@@ -14,6 +14,7 @@ from textual.widget import Widget
 from hloscope.core.views.run import label
 from hloscope.core.views.summary import show_ns
 from hloscope.tui.show import RISING, show_bytes
+from hloscope.tui.widgets.parts import part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,11 +32,6 @@ _WIDEST = 6
 
 class StripChart(Widget, can_focus=True):
     """One column for each pass; several passes share one where there are more than fit, and the largest shows."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "strip--bar", "strip--changed", "strip--time", "strip--cursor", "strip--note", "strip--warning",
-        "strip--bytes",
-    }  # fmt: skip
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Pass before", show=False),
@@ -140,7 +136,7 @@ class StripChart(Widget, can_focus=True):
         most = max(row.instructions_after for row in self._rows) or 1
         slowest = max((row.ns or 0 for row in self._rows), default=0)
         styles = {
-            key: self.get_component_rich_style(f"strip--{key}", partial=True)
+            key: part(self, f"strip--{key}")
             for key in ("bar", "changed", "time", "bytes", "cursor", "note", "warning")
         }
         base = self.rich_style

@@ -2,10 +2,10 @@
 
 An instruction is folded when at least one operand is a constant and every operand is a constant, a broadcast of one,
 an iota, or a tuple of these; a tuple result becomes a tuple of constants. Not folded, and said so: what would only grow
-the module (a pad of a broadcast), what is not the same each time or everywhere (random numbers, device ids, collectives,
-custom calls, infeed), loops, what has side effects or control edges, anything whose called computations hold one of
-these, and results or operands above 45,000,000 elements. Nothing is asked about broadcasts and iotas, which stay what
-they are.
+the module (a pad of a broadcast), what is not the same each time or everywhere (random numbers, device ids,
+collectives, custom calls, infeed), loops, what has side effects or control edges, anything whose called computations
+hold one of these, and results or operands above 45,000,000 elements. Nothing is asked about broadcasts and iotas, which
+stay what they are.
 Source: ``openxla/xla:xla/hlo/transforms/simplifiers/hlo_constant_folding.cc``.
 """
 
@@ -40,11 +40,11 @@ _NEVER = {
     **dict.fromkeys("custom-call ragged-dot ragged-all-to-all get-dimension-size set-dimension-size".split(), "opaque"),
     **dict.fromkeys("domain opt-barrier".split(), "kept_apart"),
     **dict.fromkeys(
-        "copy-start copy-done async-start async-update async-done after-all infeed outfeed send send-done recv recv-done"
-        .split(),
-        "side_effect",
+        "copy-start copy-done async-start async-update async-done after-all".split(),
+        "asynchronous",
     ),
-}  # fmt: skip
+    **dict.fromkeys("infeed outfeed send send-done recv recv-done".split(), "side_effect"),
+}
 """Opcode -> code of the refusal."""
 
 
@@ -171,9 +171,7 @@ def _kind_refusal(one: HloInstruction) -> Refusal | None:
     return None
 
 
-def _callee_refusal(
-    computation: HloComputation, callees: dict[HloComputation, Refusal | None]
-) -> Refusal | None:
+def _callee_refusal(computation: HloComputation, callees: dict[HloComputation, Refusal | None]) -> Refusal | None:
     """What a called computation holds that is not folded."""
     if computation not in callees:
         found: Refusal | None = None

@@ -20,7 +20,13 @@ from hloscope.core.passes.flags import PassFlags
 from hloscope.core.passes.fuel import Fuel
 from hloscope.core.passes.invariants import findings
 from hloscope.core.passes.pipeline import pass_names
-from hloscope.core.passes.pipelines import compile_module, cut_before, named_pipeline, transforms_pipeline, whole_pipeline
+from hloscope.core.passes.pipelines import (
+    compile_module,
+    cut_before,
+    named_pipeline,
+    transforms_pipeline,
+    whole_pipeline,
+)
 from hloscope.core.passes.registry import Registry
 from hloscope.core.runtime.compare import compare_all, join_rules, rules_for
 from hloscope.core.runtime.evaluator import Array, Token, Value, evaluate

@@ -17,7 +17,7 @@ from hloscope.core.views.copies import CopyRow, Link, copies
 @click.argument("path")
 @module_option
 @click.option(
-    "--target", type=click.Choice(["cpu", "gpu", "base"]), help="Whose rules, where PATH is a single HLO file."
+    "--target", metavar="cpu/h100/a100/…/FILE", help="Whose rules, where PATH is a single HLO file; base is none's own."
 )
 @click.option("--all", "every", is_flag=True, help="Also copies that other passes made and removed again.")
 @click.option("--no-remedies", is_flag=True, help="Do not look for changes that remove a copy.")

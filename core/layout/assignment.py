@@ -13,19 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hloscope.core.analysis.device import device_names
 from hloscope.core.errors import InternalError, UnsupportedError, UsageError, VerifyError
 from hloscope.core.hlo.shape import Shape
 from hloscope.core.layout.backend import Backend
+from hloscope.core.layout.conditions import GENERIC_GPUS, gpu_backend, of_flags
 from hloscope.core.layout.constraints import BEGINNING_PRIORITY, DEFAULT_PRIORITY, GIVEN_PRIORITY, ComputationConstraint
 from hloscope.core.layout.copies import CopyMade, Writer
 from hloscope.core.layout.cpu import CpuBackend
-from hloscope.core.layout.gpu import GpuBackend
 from hloscope.core.layout.malformed import told_by_the_verifier
 from hloscope.core.layout.mandatory import (
     ROUNDS,
     add_custom_calls,
     add_mandatory,
     entry_any_set,
+    note_channels,
     settle_interfaces,
 )
 from hloscope.core.layout.orders import map_leaves, order_of, with_leaf_layout, with_order
@@ -43,10 +45,11 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.shape import ShapeIndex
     from hloscope.core.passes.context import PassContext
 
+TPUS = ("tpu", "v5e")
+"""Targets whose layout assignment is not public."""
+
 MAX_ROUNDS = 20
 """Rounds after which input/output aliasing counts as unsolvable."""
-
-GPU_TARGETS = ("gpu", "cuda", "h100", "sm_90")
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class LayoutAssignment:
     """The pass."""
 
     backend: str = ""
-    """``cpu``, ``gpu`` or ``base`` (XLA's rules without a backend's own); empty means that of the target."""
+    """``cpu``, ``gpu``, a GPU's name or ``base`` (XLA's rules without a backend's own); empty means the target's."""
 
     name = "layout-assignment"
     is_pipeline = False
@@ -62,21 +65,29 @@ class LayoutAssignment:
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         """Assign layouts. Raises UnsupportedError for a target whose constraints are not known, VerifyError for a
         module that cannot be laid out."""
-        return assign_layouts(module, backend_of(self.backend or ctx.target), ctx).changed
+        backend = of_flags(ctx.flags).on(backend_of(self.backend or ctx.target))
+        return assign_layouts(module, backend, ctx).changed
 
 
 def backend_of(target: str) -> Backend:
-    """The backend of a target. Raises UnsupportedError, or UsageError for a word that is none."""
+    """The backend of a target: ``cpu``, ``base``, ``gpu``, or a GPU by its name or the file that describes it.
+
+    Raises UnsupportedError, UsageError for a word that is none, ParseError for a file that describes no GPU.
+    """
     word = target.lower()
-    if word == "cpu":
+    if word in ("cpu", "core"):
         return CpuBackend()
-    if word in GPU_TARGETS:
-        return GpuBackend()
     if word == "base":
         return Backend()
-    if word == "tpu":
+    if word in TPUS:
         raise UnsupportedError("layout assignment for tpu is not open source", hint="backends are cpu, gpu and base")
-    raise UsageError(f"no layout backend {target!r}", hint="there are cpu, gpu and base")
+    found = gpu_backend(word if word in GENERIC_GPUS else target)
+    if found is None:
+        raise UsageError(
+            f"no layout backend {target!r}",
+            hint=f"there are cpu, gpu, base, {', '.join(device_names())}, or a file that describes a GPU",
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +190,7 @@ def _run_on(state: LayoutState, computation: HloComputation) -> None:
             state.set_buffer(buffer, layout, state.request(rule, mandatory=False), gated=False)
             propagate(state)
     settle_interfaces(state, computation)
+    note_channels(state, computation)
 
 
 def _literal_layout(constant: HloInstruction, index: ShapeIndex) -> Layout:
@@ -197,10 +209,6 @@ def _refuse_what_is_not_known(module: HloModule) -> None:
         for instruction in computation.instructions:
             if instruction.opcode == "bitcast" and not computation.is_fusion:
                 raise VerifyError(f"%{instruction.name} is a bitcast, which has no meaning before layouts are assigned")
-            if instruction.opcode == "while":
-                attributes = instruction.raw_attrs.get("frontend_attributes") or ""
-                if "disable_while_loop_copies" in attributes:
-                    raise UnsupportedError(f"%{instruction.name} forbids copies inside a loop")
 
 
 # ---------------------------------------------------------------- the entry

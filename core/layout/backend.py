@@ -8,7 +8,7 @@ follows from the other side. Source: ``openxla/xla:xla/service/layout_assignment
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hloscope.core.hlo.layout import Layout
 from hloscope.core.layout.bitcast import align
@@ -33,11 +33,15 @@ class Derived:
     """The derivation, a stable key such as ``transpose-to-operand``."""
 
 
+@dataclass(frozen=True)
 class Backend:
     """The default backend."""
 
-    name = "base"
-    one_layout_targets = ONE_LAYOUT_TARGETS
+    spmd: bool = True
+    """``use_spmd_partitioning`` of the module's configuration."""
+
+    name: ClassVar[str] = "base"
+    one_layout_targets: ClassVar[frozenset[str]] = ONE_LAYOUT_TARGETS
     """Custom calls that may not change layout."""
 
     def constrain(self, state: LayoutState, computation: HloComputation) -> None:

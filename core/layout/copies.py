@@ -7,6 +7,7 @@ Source: ``openxla/xla:xla/service/layout_assignment.cc#AssignLayouts, #CopyOpera
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -26,10 +27,11 @@ from hloscope.core.layout.orders import (
 )
 from hloscope.core.layout.prepare import inherit
 from hloscope.core.layout.propagation import result_step
-from hloscope.core.ledger.events import LayoutCopy
+from hloscope.core.ledger.events import LayoutConstraint, LayoutCopy
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation
+    from hloscope.core.hlo.module import HloModule
     from hloscope.core.hlo.shape import ShapeIndex
     from hloscope.core.layout.constraints import BufferConstraint
     from hloscope.core.layout.state import LayoutState
@@ -58,6 +60,7 @@ class Writer:
 
     def __init__(self, state: LayoutState) -> None:
         self._state = state
+        self._without_copies = loops_without_copies(state.module)
         self.changed = False
         self.made: list[CopyMade] = []
 
@@ -108,11 +111,56 @@ class Writer:
     # ---------------------------------------------------------------- copies
     def _copy_operand(self, user: HloInstruction, number: int, wanted: Shape, why: Step) -> None:
         operand = user.operand(number)
+        if user.parent in self._without_copies and self._turn_parameter(user, number, wanted, why):
+            return
         if user.opcode == "conditional" and number > 0 and operand.user_count == 1:
             self._copy_in_branch(user, number, wanted, why)
             return
         copy = self._copy(operand, wanted, user, number, why, operand, ())
         user.replace_operand(number, copy)
+
+    def _turn_parameter(self, user: HloInstruction, number: int, wanted: Shape, why: Step) -> bool:
+        """Where a loop forbids copies, its state gets the layout that a use wants; whether the operand is of its state.
+
+        Neither other readers of this element nor the value that enters the loop are told, as in XLA.
+        """
+        computation, value, index = user.parent, user.operand(number), ()
+        while value.opcode == "get-tuple-element":
+            index = (int(value.attr("index")), *index)
+            value = value.operand(0)
+        parameter = computation.parameters[0] if computation.parameters else None
+        if value is not parameter:
+            return False
+        before = value.shape.sub(index)
+        self._set_shape(value, _with_part(value.shape, index, _with_orders_of(wanted, before)))
+        root = computation.root
+        if root.shape.is_tuple and _has(root.shape, index) and root.shape.sub(index).compatible(before):
+            self._set_shape(root, _with_part(root.shape, index, _with_orders_of(wanted, root.shape.sub(index))))
+        operand = user.operand(number)
+        if operand is not value:
+            self._set_shape(operand, _with_orders_of(wanted, operand.shape))
+        interface = self._state.interface(computation)
+        interface.parameters = [one.shape for one in computation.parameters]
+        interface.result = root.shape
+        interface.reset(self._state.priority + 1)
+        ledger = self._state.ctx.ledger
+        if ledger.enabled:
+            ledger.emit(
+                LayoutConstraint(
+                    subject=value.name,
+                    computation=computation.name,
+                    verdict="changed",
+                    code="loop_forbids_copies",
+                    place="buffer{" + ",".join(map(str, index)) + "}" if index else "buffer",
+                    layout=show_shape(wanted),
+                    rule="loop-without-copies",
+                    priority=why.priority,
+                    round=self._state.priority,
+                    source=why.where,
+                    old_layout=show_shape(before),
+                )
+            )
+        return True
 
     def _copy_in_branch(self, user: HloInstruction, number: int, wanted: Shape, why: Step) -> None:
         """Only the branch that runs pays for it."""
@@ -201,6 +249,8 @@ class Writer:
         wanted = in_default_memory(visible)
         root = computation.root
         if not same_orders(wanted, root.shape):
+            if computation in self._without_copies:
+                return
             rule = "entry-result" if computation.is_entry else "computation-result"
             step = result_step(state, computation, wanted, rule, state.interface(computation).priority)
             computation.set_root(self._copy(root, wanted, None, None, step, root, ()))
@@ -219,6 +269,44 @@ class Writer:
             return leaf if layout == leaf.layout else leaf.with_layout(layout)
 
         self._set_shape(root, map_leaves(root.shape, finish))
+
+
+_NO_COPIES = re.compile(r"""\bxla[._]disable_while_loop_copies["']?\s*[=:]\s*["']?true\b""")
+
+
+def loops_without_copies(module: HloModule) -> frozenset[HloComputation]:
+    """The computations of loops that forbid copies by attribute, with all that they call. Compilers before 2026 do not
+    know the attribute. Source: ``openxla/xla:xla/service/while_util.cc#GetCopyDisabledWhileLoopComputations``."""
+    found: set[HloComputation] = set()
+    work = [
+        callee
+        for one in module.instructions()
+        if one.opcode == "while" and _NO_COPIES.search(one.raw_attrs.get("frontend_attributes") or "")
+        for callee in one.called_computations
+    ]
+    while work:
+        computation = work.pop()
+        if computation not in found:
+            found.add(computation)
+            work += [callee for one in computation.instructions for callee in one.called_computations]
+    return frozenset(found)
+
+
+def _has(shape: Shape, index: ShapeIndex) -> bool:
+    for place in index:
+        if not shape.is_tuple or place >= len(shape.tuple_shapes):
+            return False
+        shape = shape.tuple_shapes[place]
+    return True
+
+
+def _with_part(shape: Shape, index: ShapeIndex, part: Shape) -> Shape:
+    """`shape` with another shape at `index`."""
+    if not index:
+        return part
+    parts = list(shape.tuple_shapes)
+    parts[index[0]] = _with_part(parts[index[0]], index[1:], part)
+    return replace(shape, tuple_shapes=tuple(parts))
 
 
 def _with_orders_of(wanted: Shape, shape: Shape) -> Shape:

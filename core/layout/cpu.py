@@ -7,7 +7,7 @@ Set in list order, and the last one set is followed first. Source:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hloscope.core.hlo.layout import Layout
 from hloscope.core.layout.backend import Backend
@@ -33,7 +33,7 @@ SMALL_DIMENSION = 3
 class CpuBackend(Backend):
     """XLA:CPU."""
 
-    name = "cpu"
+    name: ClassVar[str] = "cpu"
 
     def constrain(self, state: LayoutState, computation: HloComputation) -> None:
         profitable: dict[HloInstruction, bool] = {}

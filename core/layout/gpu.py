@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hloscope.core.errors import VerifyError
 from hloscope.core.hlo.layout import Layout
@@ -65,17 +65,20 @@ class GpuBackend(Backend):
 
     capability: tuple[int, int] = HOPPER
     """Compute capability; 9.0 is Hopper."""
+    rocm: bool = False
+    """An AMD GPU, which has no compute capability."""
     force_conv_nchw: bool = False
     """``xla_gpu_force_conv_nchw``"""
     force_conv_nhwc: bool = False
     """``xla_gpu_force_conv_nhwc``"""
     conv_fusion: bool = False
-    """``xla_gpu_experimental_enable_conv_fusion``: plain convolutions are constrained as well."""
+    """``xla_gpu_experimental_enable_conv_fusion``: plain convolutions are constrained as well. Text does not hold what
+    kind of gradient a convolution is, so each counts as a forward one."""
     pack_along_contracting: bool = True
     """``xla_gpu_experimental_pack_dot_operands_along_k_dimension``"""
 
-    name = "gpu"
-    one_layout_targets = ONE_LAYOUT_TARGETS | {TOP_K}
+    name: ClassVar[str] = "gpu"
+    one_layout_targets: ClassVar[frozenset[str]] = ONE_LAYOUT_TARGETS | {TOP_K}
 
     def constrain(self, state: LayoutState, computation: HloComputation) -> None:
         for instruction in reversed(computation.post_order()):
@@ -163,6 +166,8 @@ class GpuBackend(Backend):
             return "NHWC"
         if self.force_conv_nchw or self.force_conv_nhwc:
             return "NCHW" if self.force_conv_nchw else "NHWC"
+        if self.rocm:
+            return "NCHW"  # NHWC is behind the environment variable TF_USE_ROCM_NHWC there
         if self.capability >= HOPPER:
             return "NCHW" if image.element_type == "f64" or spatial > 2 else "NHWC"
         half = image.element_type in ("f16", "bf16")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hloscope.core.layout.state import EntryLayout, LayoutState
 
 BLACKWELL = (10, 0)
+AFTER_BLACKWELL = (11, 0)
 FP8 = frozenset({"f8e4m3fn", "f8e5m2fnuz"})
 """8-bit types whose products need the contracted dimension fastest before Blackwell."""
 
@@ -80,8 +81,9 @@ def constrain_dot(backend: GpuBackend, state: LayoutState, dot: HloInstruction) 
     """The operands, then the result where a batch or several free dimensions leave it open."""
     lhs, rhs = _side(dot, 0), _side(dot, 1)
     types = (lhs.operand.shape.element_type, rhs.operand.shape.element_type)
+    blackwell = not backend.rocm and BLACKWELL <= backend.capability < AFTER_BLACKWELL
     wants_minor = (dot.shape.element_type == "s32" and types == ("s8", "s8")) or (
-        types[0] in FP8 and types[1] in FP8 and not backend.capability >= BLACKWELL
+        types[0] in FP8 and types[1] in FP8 and not blackwell
     )
     for side in (lhs, rhs):
         if wants_minor or (backend.pack_along_contracting and _is_packed(side.operand)):

@@ -71,6 +71,27 @@ def _fixed(state: LayoutState, computation: HloComputation, instruction: HloInst
         state.set_instruction(instruction, shape, request)
         for number in range(instruction.operand_count):
             state.set_operand(instruction, number, shape.tuple_shapes[number] if shape.is_tuple else shape, request)
+    elif _shares_channel(instruction) and not state.backend.spmd:
+        layout = state.channels.get(instruction.attr("channel_id"))
+        if layout is not None and instruction.shape.is_array:
+            state.set_instruction(instruction, with_order(instruction.shape, layout), state.request("channel"))
+
+
+def _shares_channel(instruction: HloInstruction) -> bool:
+    """Whether an all-reduce meets those of other modules on a channel."""
+    return instruction.opcode in ("all-reduce", "all-reduce-start") and instruction.attr("channel_id") is not None
+
+
+def note_channels(state: LayoutState, computation: HloComputation) -> None:
+    """Keep what the all-reduces of a computation found, for the next round: the first layout of a channel stands.
+
+    Host transfers carry their own layout and take no part. Source: ``#ConstrainChannelLayouts``.
+    """
+    for instruction in computation.post_order():
+        if instruction.opcode == "all-reduce" and instruction.shape.is_array and _shares_channel(instruction):
+            layout = state.array_layout(instruction, ())
+            if layout is not None:
+                state.channels.setdefault(instruction.attr("channel_id"), layout)
 
 
 # ---------------------------------------------------------------- callers

@@ -19,7 +19,14 @@ from hloscope.core.errors import InternalError
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.literal import Literal
 from hloscope.core.layout.malformed import told_by_the_verifier
-from hloscope.core.layout.normalize import RULES, Normal, is_row_major, major_first, normalized
+from hloscope.core.layout.normalize import (
+    RULES,
+    Normal,
+    is_library_convolution,
+    is_row_major,
+    major_first,
+    normalized,
+)
 from hloscope.core.passes.gate import Refusal
 
 if TYPE_CHECKING:
@@ -131,7 +138,19 @@ class _Walk:
                     made = self._replace(one, answer)
                     step.done(*made, detail=answer.detail)
                     return
+            elif is_library_convolution(one):
+                self._leave_casts(one)
         self._wrap(one)
+
+    def _leave_casts(self, call: HloInstruction) -> None:
+        """XLA casts a convolution's operands before it finds it normal already; nobody uses the bitcasts it leaves."""
+        step = self._ctx.gate("normalize-custom-call", call)
+        if step:
+            made: list[HloInstruction] = []
+            for operand in call.operands:
+                self._cast(operand, made)
+            step.done(*made, detail="normal already; bitcasts that nobody uses")
+            self.changed = True
 
     def _constant(self, constant: HloInstruction) -> None:
         """The same bytes, read as a row-major array."""

@@ -294,11 +294,18 @@ def convolution(one: HloInstruction) -> Normal | Refusal | None:
 _CONV = "__cudnn$conv"
 
 
+def is_library_convolution(one: HloInstruction) -> bool:
+    """A convolution that cuDNN computes."""
+    if one.opcode != "custom-call" or one.attr("dim_labels") is None:
+        return False
+    return str(one.attr("custom_call_target") or "").startswith(_CONV)
+
+
 def custom_call(one: HloInstruction) -> Normal | Refusal | None:
     """Convolutions that the library computes; other calls keep their shapes."""
-    target = str(one.attr("custom_call_target") or "")
-    if not target.startswith(_CONV) or one.attr("dim_labels") is None:
+    if not is_library_convolution(one):
         return None
+    target = one.attr("custom_call_target")
     first, second = one.operand(0).shape, one.operand(1).shape
     result = one.shape.tuple_shapes[0] if one.shape.is_tuple else one.shape
     source, kernel, out = first, second, result

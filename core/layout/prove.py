@@ -32,19 +32,21 @@ def prove(
     made: CopyMade,
     target: str,
     first: Callable[[], HloModule] | None = None,
+    known: dict[str, Copied] | None = None,
 ) -> tuple[bool, str]:
     """Whether the compiler makes the copy without the change and not with it; otherwise a note says why not.
 
     The way into the compiler loses names, so copies are told apart by their shape and both layouts. Some stages do not
     come in again (library calls lose their windows); then the program itself, as `first` gives it, is compiled, where
-    the change is one of its parameters or results. `target` is one of ``hloscope.core.xla.targets``. Raises
-    UnsupportedError where its wheels are missing.
+    the change is one of its parameters or results. `target` is one of ``hloscope.core.xla.targets``. What is compiled
+    without the change is kept in `known` for the next one. Raises UnsupportedError where wheels are missing.
     """
-    plain, with_change = _both(before, change, target)
+    kept: dict[str, Copied] = {} if known is None else known
+    plain, with_change = _both(before, change, target, kept, "stage")
     if isinstance(plain, str) and first is not None and change.kind in ("parameter", "result"):
         program = first()
         if _entry_shapes(program) == _entry_shapes(before()):
-            plain, with_change = _both(first, change, target)
+            plain, with_change = _both(first, change, target, kept, "program")
     name = made.copy.name
     if isinstance(plain, str) or isinstance(with_change, str):
         return False, f"{name}: the compiler could not be asked: {plain if isinstance(plain, str) else with_change}"
@@ -58,9 +60,13 @@ def prove(
     return True, ""
 
 
-def _both(before: Callable[[], HloModule], change: Change, target: str) -> tuple[Copied, Copied]:
+def _both(
+    before: Callable[[], HloModule], change: Change, target: str, known: dict[str, Copied], key: str
+) -> tuple[Copied, Copied]:
     """The copies without and with the change; the second is not asked for where the first failed."""
-    plain = _copied(before(), target)
+    plain = known.get(key)
+    if plain is None:
+        plain = known[key] = _copied(before(), target)
     if isinstance(plain, str):
         return plain, plain
     edited = before()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.layout import Layout
-from hloscope.core.layout.assignment import assign_layouts, backend_of, entry_layout_of
+from hloscope.core.layout.assignment import assign_layouts, entry_layout_of
 from hloscope.core.layout.orders import order_of, show, with_leaf_layout
 from hloscope.core.layout.times import RunCounts
 from hloscope.core.passes.context import PassContext
@@ -88,10 +88,10 @@ class _Outcome:
 class RemedyFinder:
     """Looks for remedies of the copies of one run; tries each change once."""
 
-    def __init__(self, before: Callable[[], HloModule], backend: str, assignment: Assignment) -> None:
+    def __init__(self, before: Callable[[], HloModule], assignment: Assignment) -> None:
         self._before = before
         """A fresh graph of the module before the pass, in list order."""
-        self._backend = backend
+        self._backend = assignment.state.backend
         self._assignment = assignment
         self._tried: dict[Change, _Outcome | None] = {}
         self._plain = self._outcome(assignment, assignment.state.module)
@@ -125,8 +125,8 @@ class RemedyFinder:
             module = self._before()
             try:
                 apply_change(module, change)
-                ctx = PassContext(target=self._backend)
-                assignment = assign_layouts(module, backend_of(self._backend), ctx)
+                ctx = PassContext(target=self._backend.name)
+                assignment = assign_layouts(module, self._backend, ctx)
                 self._tried[change] = self._outcome(assignment, module)
             except (HloscopeError, InternalError):
                 self._tried[change] = None

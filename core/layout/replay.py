@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.real_compile import stages_around
-from hloscope.core.errors import UnsupportedError
-from hloscope.core.layout.assignment import assign_layouts, backend_of
+from hloscope.core.errors import HloscopeError, UnsupportedError
+from hloscope.core.layout.assignment import TPUS, assign_layouts, backend_of
+from hloscope.core.layout.conditions import of_compile
 from hloscope.core.layout.list_order import ListOrder
 from hloscope.core.passes.context import PassContext
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.hlo.shape import Shape
     from hloscope.core.layout.assignment import Assignment
+    from hloscope.core.layout.backend import Backend
 
 PASS = "layout-assignment"
 
@@ -31,9 +33,6 @@ FEW_STAGES = 3
 
 PIPELINES = {"layout assignment": "gpu", "HLO passes through layout assignment": "cpu"}
 """Pipeline that holds the pass -> backend."""
-
-TPUS = ("tpu", "v5e")
-"""Targets whose layout assignment is not public."""
 
 
 def backend_of_target(target: str | None) -> str:
@@ -82,12 +81,24 @@ def backend_name(compile_: RealCompile, pair: PassPair) -> str:
 def replay(compile_: RealCompile, pair: PassPair, *, remember: bool = False) -> Replay:
     """Run the pass on the stage before `pair`."""
     target = backend_name(compile_, pair)
+    conditions = of_compile(compile_)
+    backend = conditions.on(_named(compile_.target, target))
     ours = compile_.module(pair.before.index)
-    notes = restore_list_order(compile_, pair, ours)
+    notes = (*conditions.notes, *restore_list_order(compile_, pair, ours))
     before = {one.name: one.shape for one in ours.instructions()}
     ctx = PassContext(target=target)
-    assignment = assign_layouts(ours, backend_of(target), ctx, remember=remember)
+    assignment = assign_layouts(ours, backend, ctx, remember=remember)
     return Replay(pair, ours, compile_.module(pair.after.index), before, assignment, notes)
+
+
+def _named(target: str | None, backend: str) -> Backend:
+    """The backend of the GPU that the target names, where it names one that is known."""
+    if backend == "gpu" and target is not None:
+        try:
+            return backend_of(target)
+        except HloscopeError:
+            pass
+    return backend_of(backend)
 
 
 def restore_list_order(compile_: RealCompile, pair: PassPair, module: HloModule) -> tuple[str, ...]:

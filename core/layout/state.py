@@ -77,6 +77,8 @@ class LayoutState:
         self.interfaces: dict[HloComputation, ComputationConstraint] = {}
         self.mismatches: dict[HloComputation, Shape] = {}
         """Branches whose result layout differs from the best one, with that one."""
+        self.channels: dict[int, Layout] = {}
+        """Channel of an all-reduce -> the layout that it found first; stays over the rounds."""
         self.priority = BEGINNING_PRIORITY
         """Grows by one each round; optional requests of a round do not displace those of the same one."""
         self.remember = remember

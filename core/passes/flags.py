@@ -50,6 +50,14 @@ class PassFlags:
     """File names begin with the microsecond of the module's first dump."""
     xla_dump_module_metadata: bool = False
     """Write every pass run with its times at the end of the compile."""
+    xla_gpu_force_conv_nchw: bool = False
+    """Layout assignment gives every cuDNN convolution the order NCHW."""
+    xla_gpu_force_conv_nhwc: bool = False
+    """Layout assignment gives every cuDNN convolution the order NHWC."""
+    xla_gpu_experimental_enable_conv_fusion: bool = False
+    """Layout assignment constrains plain convolutions, too."""
+    xla_gpu_experimental_pack_dot_operands_along_k_dimension: bool = True
+    """Operands of dots that come from elements smaller than a byte have their contracted dimension fastest."""
     check_reports: bool = False
     """Compare every pass's report with hashes and record what does not fit, without ending the compile."""
     compat_rev_a: bool = False

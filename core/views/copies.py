@@ -7,17 +7,22 @@ that would remove the copy where one is known and proven. On a single HLO file o
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Literal
 
 from hloscope.core.analysis.real_compile import stages_around
+from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import DumpError, HloscopeError, InternalError, UnsupportedError, UsageError
 from hloscope.core.hlo.shape import Shape
 from hloscope.core.layout.assignment import assign_layouts, backend_of, is_past_layouts
+from hloscope.core.layout.conditions import of_compile
 from hloscope.core.layout.explain import (
     Conflict,
     LayoutChain,
@@ -27,10 +32,11 @@ from hloscope.core.layout.explain import (
     explain_copy,
     explain_instruction,
 )
+from hloscope.core.layout.gpu import HOPPER, GpuBackend
 from hloscope.core.layout.match import pairs
 from hloscope.core.layout.orders import show_shape
 from hloscope.core.layout.remedies import Remedy, RemedyFinder
-from hloscope.core.layout.replay import PASS, backend_name, backend_of_target, restore_list_order
+from hloscope.core.layout.replay import PASS, backend_of_target, restore_list_order
 from hloscope.core.layout.times import RunCounts
 from hloscope.core.passes.context import PassContext
 from hloscope.core.views.copies_words import HOST, copied_shape, is_aliasing, memory_space, told
@@ -44,7 +50,9 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.hlo.stack_frames import Frame
     from hloscope.core.layout.assignment import Assignment
+    from hloscope.core.layout.backend import Backend
     from hloscope.core.layout.copies import CopyMade
+    from hloscope.core.layout.prove import Copied
     from hloscope.core.layout.remedies import Change
     from hloscope.core.views.run import Run
 
@@ -54,7 +62,10 @@ __all__ = [
 ]  # fmt: skip
 
 REMEDY_SECONDS = 20.0
-"""Time after which no further remedies are looked for."""
+"""Time after which no further remedies are looked for, compiles of proofs not counted."""
+
+PROOF_SECONDS = 300.0
+"""Time after which the real compiler is asked of no further remedy."""
 
 CauseKind = Literal[
     "layout", "aliasing", "program", "copy-insertion", "spmd", "host-transfer", "memory-space", "tiling", "reshape",
@@ -184,6 +195,8 @@ class _Replayed:
     pairs: dict[str, HloInstruction]
     finder: RemedyFinder | None
     before: Callable[[], HloModule]
+    compiled: dict[str, Copied] = field(default_factory=dict[str, "Copied"])
+    """What the real compiler made of it without a change, for `--prove`."""
 
 
 class _Answer:
@@ -209,6 +222,8 @@ class _Answer:
         self._until = time.monotonic() + REMEDY_SECONDS
         self._out_of_time = False
         self._proven: dict[Change, tuple[str, ...]] = {}
+        self._proving = 0.0
+        self._no_more_proofs = False
 
     def answer(self) -> CopiesAnswer:
         found = self._find()
@@ -289,7 +304,6 @@ class _Answer:
         for pair in around:
             check(self._cancelled)
             try:
-                backend = backend_name(self._compile, pair)
                 one = self._run.layout_replay(pair)
             except (UnsupportedError, UsageError) as error:
                 self._notes.append(f"causes are told by the pass alone: {error.message}")
@@ -304,7 +318,7 @@ class _Answer:
                 restore_list_order(self._compile, one.pair, module)
                 return module
 
-            finder = RemedyFinder(before, backend, one.assignment) if self._remedies else None
+            finder = RemedyFinder(before, one.assignment) if self._remedies else None
             answers[pair.after.index] = _Replayed(
                 pair.after.index, one.real, one.ours, one.assignment,
                 pairs(one.real, one.ours, one.shapes_before), finder, before,
@@ -314,6 +328,7 @@ class _Answer:
     def _own_pass(self) -> CopiesAnswer:
         """A single text: our pass is run on it."""
         target = self._target or _own_backend(self._run.source.target)
+        backend = of_compile(self._compile).on(backend_of(target))
         module = self._compile.module(0)
         if is_past_layouts(module):
             self._notes.append(
@@ -328,7 +343,7 @@ class _Answer:
                 if one.opcode in ("copy", "copy-start") and one.operand_count
             ]
             return CopiesAnswer(tuple(rows), tuple(self._notes))
-        assignment = assign_layouts(module, backend_of(target), PassContext(target=target), remember=True)
+        assignment = assign_layouts(module, backend, PassContext(target=backend.name), remember=True)
         self._notes.append(
             f"{self._run.source.path} is a single module: hloscope ran its own layout-assignment for {target} on it"
         )
@@ -336,7 +351,7 @@ class _Answer:
         def before() -> HloModule:
             return self._compile.module(0)
 
-        finder = RemedyFinder(before, target, assignment) if self._remedies else None
+        finder = RemedyFinder(before, assignment) if self._remedies else None
         one = _Replayed(0, module, module, assignment, {}, finder, before)
         counts = RunCounts(module)
         made = {one.copy: one for one in assignment.copies}
@@ -454,12 +469,38 @@ class _Answer:
         if change not in self._proven:
             from hloscope.core.layout.prove import prove
 
-            target = "h100" if _own_backend(self._target or self._run.source.target) == "gpu" else "cpu"
-            holds, note = prove(replayed.before, change, made, target, lambda: self._compile.module(0))
+            if self._proving > PROOF_SECONDS:
+                if not self._no_more_proofs:
+                    self._notes.append(f"after {PROOF_SECONDS:.0f} s the compiler was not asked of further remedies")
+                    self._no_more_proofs = True
+                return ("core",)
+            began = time.monotonic()
+            backend = replayed.assignment.state.backend
+            with _real_target(backend, self._compile.report(FileKind.TARGET_CONFIG), self._target) as target:
+                holds, note = prove(
+                    replayed.before, change, made, target, lambda: self._compile.module(0), replayed.compiled
+                )
+            spent = time.monotonic() - began
+            self._proving += spent
+            self._until += spent
             if note:
                 self._notes.append(note)
             self._proven[change] = ("core", "xla") if holds else ("core",)
         return self._proven[change]
+
+
+@contextmanager
+def _real_target(backend: Backend, config: str | None, named: str | None) -> Generator[str, None, None]:
+    """What the real compiler is to compile for: the GPU that the dump describes, or the one that was named."""
+    if not isinstance(backend, GpuBackend):
+        yield "cpu"
+    elif config is not None and backend.capability != HOPPER:
+        with NamedTemporaryFile("w", prefix="hloscope-gpu-", suffix=".txtpb", encoding="utf-8") as file:
+            file.write(config)
+            file.flush()
+            yield file.name
+    else:
+        yield named if named is not None and os.path.exists(named) else "h100"
 
 
 _ALIASING = "the result lives in the operand's buffer, so the operand is copied before layouts are chosen"
@@ -603,11 +644,13 @@ def _too_large(name: str, size: int) -> LayoutChain:
 
 def _own_chain(run: Run, names: tuple[str, ...]) -> LayoutChain | None:
     target = _own_backend(run.source.target)
+    compile_ = RunCompile(run)
     try:
-        module = RunCompile(run).module(0)
+        module = compile_.module(0)
         if is_past_layouts(module):
             return None
-        assignment = assign_layouts(module, backend_of(target), PassContext(target=target), remember=True)
+        backend = of_compile(compile_).on(backend_of(target))
+        assignment = assign_layouts(module, backend, PassContext(target=target), remember=True)
     except (HloscopeError, InternalError):
         return None
     instruction = next((one for name in names if (one := module.find_instruction(name)) is not None), None)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.agreement import Agreement, Section
+from hloscope.core.analysis.memory_order import module_in_memory_order
 from hloscope.core.buffers.assignment import assign_buffers, backend_of
 from hloscope.core.buffers.copy_insertion import add_copies, add_special_case_copies, remove_unnecessary_copies
 from hloscope.core.buffers.deep_copy import clean_up
@@ -26,8 +27,8 @@ from hloscope.core.dumps.buffer_reports import (
     read_live_ranges,
     value_places,
 )
-from hloscope.core.dumps.buffer_reports_order import computation_names
 from hloscope.core.dumps.filenames import FileKind
+from hloscope.core.dumps.proto_order import computation_names
 from hloscope.core.errors import DumpError
 from hloscope.core.passes.context import PassContext
 
@@ -191,7 +192,7 @@ def compare_copies(compile_: RealCompile, notes: list[str]) -> dict[str, Agreeme
     if not first or first + 2 >= len(compile_.stages):
         notes.append("no stages within copy-insertion: --xla_dump_hlo_pass_re=.* dumps them")
         return {}
-    module = compile_.module(first - 1)
+    module, _ = module_in_memory_order(compile_, compile_.stages[first - 1].index)
     info = backend_of(compile_.target).alias_info()
     figures: dict[str, Agreement] = {}
     steps: tuple[Callable[[], object], ...] = (

@@ -220,6 +220,12 @@ class HloModule:
         if any(place[caller.parent] < number for one, number in place.items() for caller in one.callers):
             self._computations = dict.fromkeys(self.post_order())
 
+    def reorder(self, order: list[HloComputation]) -> None:
+        """Set the order of computations; `order` must hold exactly them."""
+        if len(order) != len(self._computations) or any(one not in self._computations for one in order):
+            raise InternalError(f"the new order of {self.name} is not a permutation")
+        self._computations = dict.fromkeys(order)
+
     def clone(self, name: str | None = None) -> HloModule:
         """A deep copy with the same names; printing both gives the same text."""
         copy = HloModule(self.name if name is None else name)

@@ -6,12 +6,13 @@ Source: ``openxla/xla:xla/hlo/transforms/simplifiers/hlo_memory_scheduler.cc`` (
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.dataflow_values import buffer_bytes
+from hloscope.core.schedule.points_to import PointsTo
 
 if TYPE_CHECKING:
     from hloscope.core.analysis.alias import AliasAnalysis
@@ -83,76 +84,70 @@ def depth_first(computation: HloComputation, analysis: AliasAnalysis) -> list[Hl
     return order
 
 
-def list_schedule(computation: HloComputation, analysis: AliasAnalysis) -> list[HloInstruction]:
+def list_schedule(computation: HloComputation, _analysis: AliasAnalysis) -> list[HloInstruction]:
     """Greedy: of what is ready, what frees most memory; among equals what became ready last."""
-    return _ListScheduler(computation, analysis).run()
+    state = ListState(computation)
+    order: list[HloInstruction] = []
+    while state.ready:
+        node = max(state.ready, key=state.ready.__getitem__)
+        order.append(node)
+        state.take(node)
+    return order
 
 
-class _ListScheduler:
-    def __init__(self, computation: HloComputation, analysis: AliasAnalysis) -> None:
-        self._computation = computation
-        self._analysis = analysis
-        self._uses: dict[HloInstruction, tuple[HloValue, ...]] = {}
-        self._unread: dict[HloValue, int] = {}
-        self._defined: dict[HloInstruction, int] = {}
-        flow = analysis.dataflow
-        for node in computation:
-            values = {value: None for one in node.operands for held in flow.sets(one).values() for value in held}
-            self._uses[node] = tuple(values)
-            for value in values:
-                self._unread[value] = self._unread.get(value, 0) + 1
-            self._defined[node] = sum(buffer_bytes(value.shape) for value in _defined(analysis, node))
-        for held in flow.sets(computation.root).values():
-            for value in held:
-                self._unread[value] = self._unread.get(value, 0) + 1
+class ListState:
+    """What the list scheduler knows between two steps."""
 
-    def run(self) -> list[HloInstruction]:
-        waiting = {
-            node: len(dict.fromkeys(node.operands)) + len(node.control_predecessors) for node in self._computation
+    def __init__(self, computation: HloComputation) -> None:
+        self.ready: dict[HloInstruction, tuple[tuple[int, int], int]] = {}
+        """Instruction -> its priority, and when it became ready or changed it."""
+        seen = PointsTo(computation)
+        self._size = seen.size
+        self._uses = {node: seen.all_of(node.operands) for node in computation}
+        self._unread = Counter(one for held in (*self._uses.values(), seen.all_of((computation.root,))) for one in held)
+        self._made = {one: sum(map(seen.size, seen.made_by(one))) if _counts(one) else 0 for one in computation}
+        self._serial = 0
+        self._waiting = {
+            node: len(dict.fromkeys(node.operands)) + len(node.control_predecessors) for node in computation
         }
-        ready: dict[HloInstruction, tuple[tuple[int, int], int]] = {}
-        serial = 0
-
-        def insert(node: HloInstruction) -> None:
-            nonlocal serial
-            serial += 1
-            ready[node] = (self._priority(node), serial)
-
-        for node, count in waiting.items():
+        for node, count in self._waiting.items():
             if not count:
-                insert(node)
-        order: list[HloInstruction] = []
-        while ready:
-            node = max(ready, key=ready.__getitem__)
-            del ready[node]
-            order.append(node)
-            alone = False
-            for value in self._uses[node]:
-                self._unread[value] -= 1
-                alone |= self._unread[value] == 1
-            for after in (*node.users, *node.control_successors):
-                waiting[after] -= 1
-                if not waiting[after]:
-                    insert(after)
-            if not alone:
-                continue
-            for operand in node.operands:
-                for user in operand.users:
-                    if user in ready and ready[user][0] != self._priority(user):
-                        del ready[user]
-                        insert(user)
-        return order
+                self._insert(node)
 
-    def _priority(self, node: HloInstruction) -> tuple[int, int]:
+    def _insert(self, node: HloInstruction) -> None:
+        self._serial += 1
+        self.ready[node] = (self.priority(node), self._serial)
+
+    def take(self, node: HloInstruction) -> None:
+        """Run one that is ready."""
+        del self.ready[node]
+        alone = False
+        for value in self._uses[node]:
+            self._unread[value] -= 1
+            alone |= self._unread[value] == 1
+        for after in (*node.users, *node.control_successors):
+            self._waiting[after] -= 1
+            if not self._waiting[after]:
+                self._insert(after)
+        if not alone:
+            return
+        for operand in node.operands:
+            for user in operand.users:
+                if user in self.ready and self.ready[user][0] != self.priority(user):
+                    del self.ready[user]
+                    self._insert(user)
+
+    def priority(self, node: HloInstruction) -> tuple[int, int]:
+        """Bytes freed, and users; a scalar comes before all."""
         if node.shape.is_array and all(size == 1 for size in node.shape.dimensions):
             return _MOST, _MOST
-        freed = sum(
-            buffer_bytes(value.shape)
-            for value in self._uses[node]
-            if self._unread[value] == 1 and value.instruction.opcode not in ("parameter", "constant")
-        )
-        made = 0 if node.opcode in ("parameter", "constant") else self._defined[node]
-        return freed - made, node.user_count
+        freed = sum(self._size(one) for one in self._uses[node] if self._unread[one] == 1 and _counts(one[0]))
+        return freed - self._made[node], node.user_count
+
+
+def _counts(node: HloInstruction) -> bool:
+    """Whether its memory is the schedule's to give and take."""
+    return node.opcode not in ("parameter", "constant")
 
 
 def _defined(analysis: AliasAnalysis, node: HloInstruction) -> Iterator[HloValue]:

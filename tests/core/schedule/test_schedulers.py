@@ -10,6 +10,7 @@ from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.passes.context import PassContext
 from hloscope.core.schedule.async_placement import place_asynchronous
 from hloscope.core.schedule.memory_scheduler import HloMemoryScheduler, choose_schedule
+from hloscope.core.schedule.possible_orders import first_impossible_step
 from hloscope.core.schedule.schedulers import SCHEDULERS
 from hloscope.core.text import load_module
 
@@ -93,3 +94,37 @@ ENTRY e {
     assert legal(order, entry)
     assert order.index("start") == order.index("n") + 1
     assert order.index("done") == order.index("r") - 1
+
+
+CALLING = """HloModule calling
+twice { p = f32[64]{0} parameter(0) ROOT d = f32[64]{0} add(p, p) }
+ENTRY e {
+  a = f32[64]{0} parameter(0)
+  b = f32[64]{0} parameter(1)
+  c = f32[64]{0} call(b), to_apply=twice
+  ROOT t = (f32[64]{0}, f32[64]{0}) tuple(a, c)
+}
+"""
+
+
+def test_the_list_scheduler_counts_what_a_call_gives_as_made_by_it() -> None:
+    """As XLA:GPU of jaxlib 0.10.2 orders calls; by the dataflow alone the call would make nothing and come before a."""
+    module = load_module(CALLING)
+    analysis = AliasAnalysis(module)
+    order = SCHEDULERS["list"](module.entry, analysis)
+    assert [node.name for node in order] == ["b", "a", "c", "t"]
+    early = [order[0], order[2], order[1], order[3]]
+    assert first_impossible_step("list", module.entry, early, analysis) == 1
+    assert first_impossible_step("list", module.entry, [order[1], order[0], *order[2:]], analysis) is None
+
+
+def test_orders_that_differ_by_ties_alone_are_possible() -> None:
+    module = load_module(WIDE)
+    analysis = AliasAnalysis(module)
+    order = SCHEDULERS["bfs"](module.entry, analysis)
+    tie = [order[1], order[0], order[2], order[4], order[3], *order[5:]]
+    # The slices become ready in the order of what they read.
+    assert first_impossible_step("bfs", module.entry, tie, analysis) == 6
+    tie[6], tie[7] = tie[7], tie[6]
+    assert first_impossible_step("bfs", module.entry, tie, analysis) is None
+    assert first_impossible_step("dfs", module.entry, order, analysis) is not None

@@ -163,7 +163,20 @@ def texts() -> int:
     return 0
 
 
-QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {"facts": facts, "remedy": remedy}
+def part(run: Run, computation: str, instruction: str) -> dict[str, Any]:
+    """A computation, or with an instruction what computes that one's value, as a module of its own."""
+    from hloscope.core.text import load_module, print_module
+    from hloscope.core.views.extract import extract_computation, extract_result
+
+    module = load_module(run.stage_text(0), path=run.source.path)
+    if instruction:
+        found = extract_result(module, computation or None, instruction)
+    else:
+        found = extract_computation(module, computation)
+    return {"text": print_module(found)}
+
+
+QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {"facts": facts, "remedy": remedy, "part": part}
 
 
 def main(arguments: list[str]) -> int:

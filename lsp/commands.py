@@ -6,18 +6,19 @@ answer as a text. A dump's stage is asked about in its dump; any other text as i
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hloscope.core.errors import UsageError
 from hloscope.lsp.companion import ask, run_child
-from hloscope.lsp.features.stages import DumpPlace, dump_of, local_path
+from hloscope.lsp.features.stages import DumpPlace, dump_of, from_here, local_path
 
 _FILE_CHARACTERS = re.compile(r"[^\w.\-]+")
 
@@ -68,6 +69,11 @@ class LongCommand:
     """The file that the command itself writes; None where its answer is what it prints."""
     names: int = 0
     """How many instruction names it needs."""
+    about: Literal["dump", "here", "onwards"] = "dump"
+    """Of a dump's stage the whole dump, the stage's own text (that of the computation and instruction named), or the
+    dump from this stage on."""
+    options: str | None = None
+    """The setting that holds more arguments."""
 
 
 def _other_stage(subject: Subject) -> list[str]:
@@ -91,13 +97,25 @@ LONG_COMMANDS: dict[str, LongCommand] = {
     "hloscope.showCopies": LongCommand("Show layout copies and their causes", lambda s: ["copies", s.path, *s.module]),
     "hloscope.peekDiff": LongCommand("Show what the pass before this stage changed", _other_stage),
     "hloscope.reduce": LongCommand(
-        "Reduce this module to a small one with the same fault",
-        lambda s: ["reduce", s.path, "-o", _reduced(s), "--force", *s.module],
+        "Reduce to a small module with the same fault",
+        lambda s: ["reduce", s.path, "-o", _reduced(s), "--force"],
         seconds=3600,
         output=_reduced,
+        about="here",
+        options="reduceOptions",
     ),
     "hloscope.bisect": LongCommand(
-        "Find the pass after which the result is wrong", lambda s: ["bisect", s.path, *s.module], seconds=3600
+        "Find the pass after which the result is wrong",
+        lambda s: ["bisect", s.path, *s.module],
+        seconds=3600,
+        options="bisectOptions",
+    ),
+    "hloscope.bisectFromHere": LongCommand(
+        "Find the pass behind this stage after which the result is wrong",
+        lambda s: ["bisect", s.path],
+        seconds=3600,
+        about="onwards",
+        options="bisectOptions",
     ),
 }
 
@@ -122,12 +140,34 @@ def subject_of(uri: str, names: tuple[str, ...], text: str | None, *, alone: boo
     return Subject(uri, copy, None, names, scratch)
 
 
-async def run_long(command: LongCommand, subject: Subject) -> Answer:
+async def prepared(command: LongCommand, subject: Subject) -> Subject:
+    """The subject with the files that the command is to work on. Raises UsageError where there are none."""
+    if command.about == "onwards":
+        if subject.place is None:
+            raise UsageError("the file is no stage of a dump")
+        folder = os.path.join(subject.scratch, "dump")
+        os.mkdir(folder)
+        await asyncio.to_thread(from_here, subject.place, folder)
+        return replace(subject, path=folder, place=None)
+    if command.about == "here" and subject.names:
+        computation, instruction = (*subject.names, "")[:2]
+        found = await ask("part", subject.path, "", computation, instruction, seconds=command.seconds)
+        path = os.path.join(subject.scratch, "part.hlo")
+        Path(path).write_text(found["text"], encoding="utf-8", errors="surrogatepass", newline="")
+        return replace(subject, path=path)
+    return subject
+
+
+async def run_long(
+    command: LongCommand, subject: Subject, *, options: Sequence[str] = (), watch: Callable[[str], None]
+) -> Answer:
     """Run it to its end. Raises UsageError with the command's own line where it has no answer."""
     if len(subject.names) < command.names:
         raise UsageError("put the cursor on an instruction")
-    arguments = command.arguments(subject)
-    code, out, err = await run_child([sys.executable, "-m", "hloscope.core.cli.main", *arguments], command.seconds)
+    subject = await prepared(command, subject)
+    arguments = [*command.arguments(subject), *options]
+    process = [sys.executable, "-m", "hloscope.core.cli.main", *arguments]
+    code, out, err = await run_child(process, command.seconds, watch)
     if code not in (0, 1):
         raise UsageError(_last_line(err) or f"hloscope {arguments[0]} ended with {code}")
     notes = "".join(f"{line}\n" for line in err.splitlines() if line.startswith("hloscope: note"))

@@ -12,15 +12,20 @@ import asyncio
 import json
 import logging
 import os
+import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hloscope.core.analysis.device import load_device
 from hloscope.core.errors import UsageError
 from hloscope.lsp.features.stages import dump_of
+
+if TYPE_CHECKING:
+    from hloscope.core.analysis.device import DeviceDescription
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +116,16 @@ class Companion:
         self.facts = DumpFacts.of(answer)
         return True
 
+    def device(self, *, tiled: bool = False) -> DeviceDescription | None:
+        """The GPU whose rates the text's costs are for; None for another backend, of which no rates are known.
+
+        A text in no dump is judged by the usual GPU, unless it is `tiled` as only TPU's are.
+        """
+        place = dump_of(self.uri)
+        if place is not None:
+            return place.device
+        return None if tiled else load_device()
+
     def born(self, name: str) -> str | None:
         """After which pass an instruction of that name is first there, in words; None where it is not known quickly."""
         if name not in self._births:
@@ -125,6 +140,9 @@ class Companion:
         return self._births[name]
 
 
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
 async def ask(question: str, *arguments: str, seconds: float) -> dict[str, Any]:
     """One question to a child process, which ends with the task that waits. Raises UsageError for what it says."""
     command = [sys.executable, "-m", "hloscope.lsp.child", question, *arguments]
@@ -135,9 +153,11 @@ async def ask(question: str, *arguments: str, seconds: float) -> dict[str, Any]:
     return found
 
 
-async def start_child(command: list[str], *, limit: int = 1 << 16, talks: bool = False) -> asyncio.subprocess.Process:
+async def start_child(
+    command: list[str], *, limit: int = 1 << 16, talks: bool = False, stderr: int | None = None
+) -> asyncio.subprocess.Process:
     """A process that steps back behind the server and ends with it. `talks` gives it a stdin, and our stderr;
-    `limit` is the longest line that is read from it."""
+    `limit` is the longest line that is read from it, `stderr` a file to use for it."""
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-I",
@@ -147,25 +167,85 @@ async def start_child(command: list[str], *, limit: int = 1 << 16, talks: bool =
         *command,
         stdin=asyncio.subprocess.PIPE if talks else asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        stderr=None if talks else asyncio.subprocess.PIPE,
+        stderr=stderr if stderr is not None else None if talks else asyncio.subprocess.PIPE,
         # On its own, so that all that it starts can be ended with it.
         start_new_session=True,
         limit=limit,
     )
 
 
-async def run_child(command: list[str], seconds: float) -> tuple[int, str, str]:
-    """Run a process to its end, or to ours: exit code, stdout, stderr. Raises UsageError when the time is over."""
-    child = await start_child(command)
+async def run_child(
+    command: list[str], seconds: float, watch: Callable[[str], None] | None = None
+) -> tuple[int, str, str]:
+    """Run a process to its end, or to ours: exit code, stdout, stderr. Raises UsageError when the time is over.
+
+    `watch` is given each line of stderr as it comes, where the system has terminals: commands say how far they are
+    only to one.
+    """
+    terminal = _Terminal(watch) if watch is not None and hasattr(os, "openpty") else None
     try:
-        out, err = await asyncio.wait_for(child.communicate(), seconds)
-    except TimeoutError:
-        raise UsageError(f"not done after {seconds:g} seconds") from None
+        child = await start_child(command, stderr=None if terminal is None else terminal.given)
+        try:
+            out, err = await asyncio.wait_for(child.communicate(), seconds)
+        except TimeoutError:
+            raise UsageError(f"not done after {seconds:g} seconds") from None
+        finally:
+            if child.returncode is None:
+                end(child.pid)
+                await child.wait()
+        said = err.decode("utf-8", "replace") if terminal is None else terminal.all()
     finally:
-        if child.returncode is None:
-            end(child.pid)
-            await child.wait()
-    return child.returncode or 0, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+        if terminal is not None:
+            terminal.close()
+    return child.returncode or 0, out.decode("utf-8", "replace"), said
+
+
+class _Terminal:
+    """A terminal for a child's stderr, read line by line."""
+
+    def __init__(self, watch: Callable[[str], None]) -> None:
+        import tty
+
+        self._watch = watch
+        self._own, self.given = os.openpty()
+        """The child's end."""
+        tty.setraw(self.given)
+        os.set_blocking(self._own, False)
+        self._bytes = bytearray()
+        self._told = 0
+        asyncio.get_running_loop().add_reader(self._own, self._read)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._own, 1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._own)
+            return
+        self._bytes += data
+        end = max(self._bytes.rfind(b"\n"), self._bytes.rfind(b"\r")) + 1
+        lines = _plain(bytes(self._bytes[self._told : end])).splitlines()
+        if lines:
+            self._watch(lines[-1].strip())
+        self._told = max(self._told, end)
+
+    def all(self) -> str:
+        """All that was said."""
+        while True:
+            before = len(self._bytes)
+            self._read()
+            if len(self._bytes) == before:
+                return _plain(bytes(self._bytes))
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._own)
+        os.close(self._own)
+        os.close(self.given)
+
+
+def _plain(data: bytes) -> str:
+    return _COLOURS.sub("", data.decode("utf-8", "replace"))
 
 
 def end(process: int) -> None:

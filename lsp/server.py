@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 import os
+import shutil
 import sys
 import threading
 import time
@@ -50,9 +51,14 @@ from hloscope.lsp.workers import Workers
 
 log = logging.getLogger(__name__)
 
+Watch = Callable[[str], None]
+"""Is told how far a long command is."""
+
 _REQUEST_FAILED = -32803
 _INTERNAL_ERROR = -32603
 _PARENT_SECONDS = 1.0
+_REPORT_SECONDS = 0.2
+"""Between two lines on how far a command is."""
 KERNEL_SECONDS = 120.0
 """How long kernels may run; a client may say otherwise."""
 
@@ -215,13 +221,20 @@ class HloServer(LanguageServer):
         command = LONG_COMMANDS[name]
 
         async def run(uri: str = "", *names: object) -> Any:
-            words = tuple(str(one).removeprefix("%") for one in names if isinstance(one, str) and one)
+            words = tuple(str(one).removeprefix("%") for one in names if isinstance(one, str))
+            while words and not words[-1]:
+                words = words[:-1]
             title = command.title.format(*words) if len(words) >= command.names else command.title
-            alone = name == "hloscope.reduce"
+            alone = command.about == "here"
 
-            async def work() -> Any:
+            async def work(watch: Watch) -> Any:
                 subject = subject_of(str(uri), words, self.documents.text(str(uri)), alone=alone)
-                return self._shown(await run_long(command, subject))
+                options = self.settings.options(command.options)
+                try:
+                    return self._shown(await run_long(command, subject, options=options, watch=watch))
+                except BaseException:
+                    shutil.rmtree(subject.scratch, ignore_errors=True)
+                    raise
 
             return await self._with_progress(title, work)
 
@@ -229,7 +242,8 @@ class HloServer(LanguageServer):
 
     def _remedy_command(self) -> Callable[..., Awaitable[Any]]:
         async def run(uri: str = "", copy: str = "", *_: object) -> Any:
-            async def work() -> Any:
+            async def work(watch: Watch) -> Any:
+                del watch
                 subject = subject_of(str(uri), (), self.documents.text(str(uri)))
                 return self._shown(await apply_remedy(subject, str(copy)))
 
@@ -254,7 +268,8 @@ class HloServer(LanguageServer):
         async def run(uri: str = "", seconds: object = KERNEL_SECONDS, *_: object) -> Any:
             limit = float(seconds) if isinstance(seconds, int | float) and seconds > 0 else KERNEL_SECONDS
 
-            async def work() -> Any:
+            async def work(watch: Watch) -> Any:
+                del watch
                 path = local_path(str(uri))
                 if path is None or not os.path.isfile(path):
                     raise UsageError("save the file first: its kernels run in another process")
@@ -278,21 +293,29 @@ class HloServer(LanguageServer):
             self.window_show_document(types.ShowDocumentParams(uri, take_focus=True), lambda _: None)
         return {"uri": uri, "text": answer.text, **answer.data}
 
-    async def _with_progress(self, title: str, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def _with_progress(self, title: str, work: Callable[[Watch], Awaitable[Any]]) -> Any:
         """Do something long with the client told of it, where it listens; it may cancel it, too."""
         window = self.client_capabilities.window
         if window is None or not window.work_done_progress:
-            return await work()
+            return await work(lambda _: None)
         token = f"hloscope-{next(self._tokens)}"
         progress = self.work_done_progress
         try:
             await progress.create_async(token)
         except Exception:
             log.info("the client refused to show progress")
-            return await work()
+            return await work(lambda _: None)
         progress.begin(token, types.WorkDoneProgressBegin(title, cancellable=True))
-        task = asyncio.ensure_future(work())
         loop = asyncio.get_running_loop()
+        told = 0.0
+
+        def watch(line: str) -> None:
+            nonlocal told
+            if line and loop.time() - told >= _REPORT_SECONDS:
+                told = loop.time()
+                progress.report(token, types.WorkDoneProgressReport(message=line[:200]))
+
+        task = asyncio.ensure_future(work(watch))
         progress.tokens[token].add_done_callback(lambda _: loop.call_soon_threadsafe(task.cancel))
         try:
             return await task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 REFUSED_FUSION_BYTES = 1 << 20
@@ -19,6 +20,11 @@ class Settings:
     refused_fusion_bytes: int = REFUSED_FUSION_BYTES
     """Refused fusions that cost fewer bytes of memory traffic are not shown."""
 
+    reduce_options: tuple[str, ...] = ()
+    """More arguments of ``hloscope reduce``: which compiler has the fault, how it is told."""
+    bisect_options: tuple[str, ...] = ()
+    """More arguments of ``hloscope bisect``."""
+
     def changed(self, given: Any) -> Settings:
         """With what a client sent: its own section or the whole; what is not understood stays as it was."""
         options = _plain(given)
@@ -31,7 +37,19 @@ class Settings:
         size = options.get("refusedFusionBytes")
         if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
             out = replace(out, refused_fusion_bytes=size)
+        for key, field in OPTIONS.items():
+            words = options.get(key)
+            if isinstance(words, list | tuple) and all(isinstance(one, str) for one in words):
+                out = replace(out, **{field: tuple(words)})
         return out
+
+    def options(self, key: str | None) -> tuple[str, ...]:
+        """The arguments that a key of `OPTIONS` adds; none for None."""
+        return () if key is None else getattr(self, OPTIONS[key])
+
+
+OPTIONS = MappingProxyType({"reduceOptions": "reduce_options", "bisectOptions": "bisect_options"})
+"""Lists of command line arguments, by the client's word."""
 
 
 def _plain(given: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hloscope.core.views.extract import extract_computation
 from hloscope.lsp.documents import Reading
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature
 from hloscope.lsp.features.rewrite import inline, outline
-from hloscope.lsp.features.stages import local_path
+from hloscope.lsp.features.stages import dump_of, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,15 +25,21 @@ _CROSS = (
     ("Go to this instruction in the next stage", "hloscope.nextStage"),
     ("Go to the first stage that has this instruction", "hloscope.firstStage"),
     ("Go to the last stage that has this instruction", "hloscope.lastStage"),
-    ("Open the fusion that this instruction ended up in", "hloscope.openFusion"),
 )
+_FUSED = (("Open the fusion that this instruction ended up in", "hloscope.openFusion"),)
 _WHOLE = (
     ("Show the buffer map", "hloscope.showBufferMap"),
+    ("Show layout copies and their causes", "hloscope.showCopies"),
     ("Open the dashboard here", "hloscope.openDashboard"),
     ("Reduce this module to a small one with the same fault", "hloscope.reduce"),
     ("Find the pass after which the result is wrong", "hloscope.bisect"),
 )
+_STAGE = (
+    ("Show what the pass before this stage changed", "hloscope.peekDiff"),
+    ("Find the pass behind this stage after which the result is wrong", "hloscope.bisectFromHere"),
+)
 _USERS = 3
+_NOT_REDUCED = frozenset({"parameter", "constant"})
 
 
 def actions(reading: Reading, params: types.CodeActionParams) -> list[types.CodeAction]:
@@ -42,13 +48,12 @@ def actions(reading: Reading, params: types.CodeActionParams) -> list[types.Code
     start, end = reading.offset(params.range.start), reading.offset(params.range.end)
     target = index.at_offset(start)
     out: list[types.CodeAction] = []
-    path = local_path(reading.uri)
+    in_dump = dump_of(reading.uri) is not None
     if target.instruction >= 0:
         name = index.name(target.instruction)
         out.extend(
             types.CodeAction(title, command=types.Command(title, command, arguments=[reading.uri, name, 0]))
-            for title, command in _CROSS
-            if path is not None
+            for title, command in (*(_CROSS if in_dump else ()), *_FUSED)
         )
         out.extend(_explanations(reading, target.instruction))
         inlined = inline(reading, target.instruction)
@@ -56,7 +61,8 @@ def actions(reading: Reading, params: types.CodeActionParams) -> list[types.Code
             out.append(inlined)
     if end > start and (outlined := outline(reading, start, end)) is not None:
         out.append(outlined)
-    for title, command in _WHOLE:
+    out.extend(_reductions(reading, target.computation, target.refers_to, target.kind, target.instruction))
+    for title, command in (*_WHOLE, *(_STAGE if in_dump else ())):
         out.append(types.CodeAction(title, command=types.Command(title, command, arguments=[reading.uri])))
     if index.instruction_count > FULL_INSTRUCTIONS:
         return out
@@ -65,6 +71,24 @@ def actions(reading: Reading, params: types.CodeActionParams) -> list[types.Code
         out.extend(_extract(reading, wanted))
     out.extend(_remove_dead(reading))
     return out
+
+
+def _reductions(
+    reading: Reading, inside: int, refers_to: int, kind: str, instruction: int
+) -> Iterator[types.CodeAction]:
+    """Reducing no more than what is under the cursor."""
+    index = reading.index
+    asked: list[tuple[str, list[str]]] = []
+    if instruction >= 0 and not index.is_root(instruction) and index.opcode(instruction) not in _NOT_REDUCED:
+        name = index.name(instruction)
+        home = index.computation(index.computation_of(instruction)).name
+        asked.append((f"Reduce from here: a small module in which %{name} has the same fault", [home, name]))
+    number = refers_to if kind in ("computation", "computation-reference") and refers_to >= 0 else inside
+    if number >= 0 and not (one := index.computation(number)).is_entry and one.name:
+        asked.append((f"Reduce %{one.name} to a small module with the same fault", [one.name]))
+    for title, names in asked:
+        command = types.Command(title, "hloscope.reduce", arguments=[reading.uri, *names])
+        yield types.CodeAction(title, command=command)
 
 
 def _explanations(reading: Reading, i: int) -> Iterator[types.CodeAction]:

@@ -144,15 +144,16 @@ def link(opcode: str) -> str:
 def cost(index: ModuleIndex, i: int, companion: Companion | None = None) -> str:
     """Flops, bytes and the roofline on a GPU; empty where there is no cost.
 
-    Only flops and bytes in a dump of another backend, or while it is not known whose it is.
+    Only flops and bytes of another backend's instructions: no rates are known of CPUs and TPUs.
     """
-    found = cost_facts(index, i)
+    device = None if companion is None else companion.device(tiled=":T(" in index.shape_text(i))
+    found = cost_facts(index, i, device)
     if found is None:
         return ""
     read_written = f"{found.bytes_read:,} bytes read, {found.bytes_written:,} written"
     line = f"cost {found.flops:,} flops · {read_written} · {found.intensity:.3g} flops a byte"
-    if companion is not None and (companion.facts is None or companion.facts.target not in (None, "gpu")):
-        return line  # no rates are known of CPUs and TPUs
+    if companion is not None and device is None:
+        return line
     longest = max(found.compute_ns, found.memory_ns)
     time = f"{longest / 1000:.3g} µs" if longest >= 1000 else f"{longest:.3g} ns"
     return f"{line} · at least {time} on {found.device}, {found.bound_by} bound"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,13 +13,16 @@ from urllib.parse import unquote, urlsplit
 
 from lsprotocol import types
 
+from hloscope.core.analysis.device import load_device, parse_device
 from hloscope.core.dumps.directory import open_dump
 from hloscope.core.dumps.filenames import FileKind, parse_name
+from hloscope.core.dumps.options import compile_facts
 from hloscope.core.errors import HloscopeError
 from hloscope.core.text.module_index import ModuleIndex
 from hloscope.core.views.run import find_definition
 
 if TYPE_CHECKING:
+    from hloscope.core.analysis.device import DeviceDescription
     from hloscope.core.dumps.directory import Module
 
 Which = Literal["previous", "next", "first", "last"]
@@ -48,6 +52,10 @@ class DumpPlace:
     before: int
     """How many of `files` come before the open one."""
     bytes: int
+    target: str | None
+    """``cpu``, ``gpu`` or ``tpu``, as the dump's files tell."""
+    device: DeviceDescription | None
+    """The GPU compiled for: that of the dump's own description, else the usual one; None for another target."""
 
     def first_with(self, name: str, deadline: float) -> str | None:
         """In words, the first stage up to the open one that has an instruction; None where the time is over."""
@@ -93,10 +101,36 @@ def _dump_of(folder: str, name: str, changed: int) -> DumpPlace | None:
                 files = tuple((os.path.join(folder, one.path), one.pass_name or "") for one in shown)
                 before = next((k for k, one in enumerate(shown) if one.path == name), len(shown))
                 size = sum(os.path.getsize(file) for file, _ in files)
-                return DumpPlace(folder, number, stage.index, files, before, size)
+                target = compile_facts(module).target
+                device = _gpu(module) if target == "gpu" else None
+                return DumpPlace(folder, number, stage.index, files, before, size, target, device)
     except (HloscopeError, OSError):
         return None
     return None
+
+
+def from_here(place: DumpPlace, folder: str) -> None:
+    """Put the files of a dump's module into a folder of their own, without the stages before the open one."""
+    with open_dump(place.folder) as dump:
+        module = dump.modules[place.module]
+        early = {form.path for stage in module.stages if stage.index < place.stage for form in stage.forms}
+        for file in module.files:
+            if file.path in early:
+                continue
+            source, target = os.path.join(place.folder, file.path), os.path.join(folder, os.path.basename(file.path))
+            try:
+                os.symlink(source, target)
+            except OSError:
+                shutil.copy(source, target)
+
+
+def _gpu(module: Module) -> DeviceDescription:
+    for file in module.text_files_of(FileKind.TARGET_CONFIG):
+        try:
+            return parse_device(module.dump.read_file(file).decode("utf-8", "replace"), path=file.path)
+        except HloscopeError:
+            continue
+    return load_device()
 
 
 def local_path(uri: str) -> str | None:

@@ -1,0 +1,102 @@
+"""Commands on what is under the cursor and on the stages behind the open one; how far they are, and their faults."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hloscope.core.text import load_module
+
+URI = "file:///nowhere/m.hlo"
+TEXT = """HloModule m
+
+%f (p: f32[64]) -> f32[64] {
+  %p = f32[64] parameter(0)
+  %t = f32[64] tanh(%p)
+  %n = f32[64] negate(%t)
+  ROOT %m = f32[64] multiply(%n, %p)
+}
+
+ENTRY %main (x: f32[64], y: f32[64]) -> (f32[64], f32[64]) {
+  %x = f32[64] parameter(0)
+  %y = f32[64] parameter(1)
+  %a = f32[64] add(%x, %y)
+  %c = f32[64] fusion(%a), kind=kLoop, calls=%f
+  %e = f32[64] exponential(%y)
+  %g = f32[64] tanh(%e)
+  ROOT %r = (f32[64], f32[64]) tuple(%c, %g)
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def client(shared_with: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """With an oracle by which every tanh is a fault."""
+    if sys.platform == "win32":
+        pytest.skip("the oracle is a shell script")
+    oracle = tmp_path_factory.mktemp("oracle") / "no_tanh.sh"
+    oracle.write_text('#!/bin/sh\n! grep -q "tanh(" "$1"\n')
+    oracle.chmod(0o755)
+    process = shared_with(window={"workDoneProgress": True}, reduceOptions=["--oracle", str(oracle)])
+    process.client.open(URI, TEXT)
+    yield process.client
+    assert "Traceback" not in process.log
+
+
+def actions(client: Any, line: str) -> dict[str, list[Any]]:
+    """Arguments by title of the code actions at the first name of a line."""
+    number, column = next((n, one.index("%") + 1) for n, one in enumerate(TEXT.split("\n")) if one.startswith(line))
+    where = {"line": number, "character": column}
+    params = {
+        "textDocument": {"uri": URI}, "range": {"start": where, "end": where}, "context": {"diagnostics": []},
+    }  # fmt: skip
+    found = client.request("textDocument/codeAction", params)
+    return {one["title"]: one["command"]["arguments"] for one in found if "command" in one}
+
+
+def execute(client: Any, command: str, *arguments: Any) -> Any:
+    return client.request("workspace/executeCommand", {"command": f"hloscope.{command}", "arguments": list(arguments)})
+
+
+def reduced(client: Any, arguments: list[Any]) -> list[str]:
+    """Opcodes of the small module."""
+    answer = execute(client, "reduce", *arguments)
+    return [one.opcode for one in load_module(Path(answer["uri"].removeprefix("file://")).read_text()).entry]
+
+
+def test_reduce_takes_no_more_than_is_under_the_cursor(client: Any) -> None:
+    inside = actions(client, "  %n")
+    from_here = next(one for title, one in inside.items() if title.startswith("Reduce from here"))
+    assert from_here == [URI, "f", "n"]
+    assert inside["Reduce %f to a small module with the same fault"] == [URI, "f"]
+    assert reduced(client, from_here) == ["parameter", "tanh"]
+    # The fault is not in what %e is computed from, though the module has it.
+    number = client.ask("workspace/executeCommand", {"command": "hloscope.reduce", "arguments": [URI, "main", "e"]})
+    assert "does not show the fault" in client.raw_answer(number)["error"]["message"]
+    said = [m["params"]["value"].get("message", "") for m in client.messages if m.get("method") == "$/progress"]
+    assert any("instructions after" in one for one in said)
+    assert not any("previous stage" in title for title in inside)  # it is in no dump
+
+
+def test_a_part_that_is_not_there_is_said_in_one_line(client: Any) -> None:
+    for arguments, words in (([URI, "main", "zz"], "no instruction zz in main"), ([URI, "zz"], "no computation zz")):
+        number = client.ask("workspace/executeCommand", {"command": "hloscope.reduce", "arguments": arguments})
+        assert words in client.raw_answer(number)["error"]["message"]
+
+
+def test_diff_and_search_start_at_the_open_stage(client: Any, fixtures: Path, tmp_path: Path) -> None:
+    for file in (fixtures / "dumps" / "cpu").iterdir():
+        shutil.copy(file, tmp_path)
+    stage = next(tmp_path.glob("*.0018.*")).as_uri()
+    assert "copy(%transpose" in execute(client, "peekDiff", stage)["text"]
+    answer = execute(client, "bisectFromHere", stage)["text"]
+    assert "no-difference" in answer
+    count = int(answer.split("all ")[1].split()[0])
+    assert 1 < count <= len([one for one in tmp_path.glob("*.txt") if one.name > Path(stage).name]) + 1
+    number = client.ask("workspace/executeCommand", {"command": "hloscope.bisectFromHere", "arguments": [URI]})
+    assert client.raw_answer(number)["error"]["message"] == "the file is no stage of a dump"

@@ -178,6 +178,12 @@ class _Walker:
         if name == "num_programs":
             bound = self.call.grid[self.counted[equation.params["axis"]]]
             return [_UNKNOWN if bound is None else np.asarray(bound, np.int32)]
+        if name == "axis_index":
+            axis = equation.params["axis_name"]
+            axis = axis[0] if isinstance(axis, tuple | list) and len(axis) == 1 else axis
+            if axis not in self.call.grid_names:
+                return nothing
+            return [self.points[:, self.counted[self.call.grid_names.index(str(axis))]]]
         if name == "cond":
             return self.cond(equation, operands, active, loops, place)
         if name in INLINED:

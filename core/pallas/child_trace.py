@@ -19,6 +19,7 @@ import sys
 import traceback
 from typing import Any
 
+from hloscope.core.pallas import mesh_kernels
 from hloscope.core.pallas.describe import Writer
 
 VERSION = 1
@@ -65,7 +66,8 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
 
     allow_missing_absl()
     info = importlib.import_module("jax._src.source_info_util")
-    info.register_exclusion(__file__)
+    for mine in (__file__, mesh_kernels.__file__):
+        info.register_exclusion(mine)
     # Kernels that jax ships are somebody's kernels too: their lines are what a finding is about.
     info.register_inclusion(os.path.join(os.path.dirname(jax.__file__), "experimental", "pallas", "ops") + os.sep)
     writer = Writer(request["path"])
@@ -226,7 +228,7 @@ def trace_function(writer: Writer, request: dict[str, Any], module: dict[str, An
         program["refused"] = {"kind": type(error).__name__, "message": whole_message(error),
                               "at": writer.error_span(error, path)}  # fmt: skip
         return program
-    program["jaxpr"] = writer.closed(closed)
+    program["jaxpr"] = writer.closed(mesh_kernels.without_references(closed))
     program["arguments"] = [writer.value_of(leaf) for leaf in jax.tree_util.tree_leaves((args, kwargs))]
     if request.get("lower"):
         program["lowering"] = try_lowering(writer, request["lower"], function, args, kwargs, path)

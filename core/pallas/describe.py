@@ -21,6 +21,8 @@ import os
 import re
 from typing import Any
 
+from hloscope.core.pallas.mesh_kernels import as_pallas_call, run_state_as_call
+
 LARGEST_ARGUMENT = 64 << 20
 """Most bytes of an argument's value that are written down; larger ones are described by shape alone."""
 LARGEST_CONSTANT = 64 << 20
@@ -257,9 +259,14 @@ class Writer:
     def equation(self, eqn: Any) -> dict[str, Any]:
         name = eqn.primitive.name
         inner, outer = self.frames(eqn.source_info)
-        params = {key: self.parameter(key, value) for key, value in eqn.params.items() if name != "pallas_call"}
-        if name == "pallas_call":
-            params = {"call": self.pallas_call(eqn)}
+        called = eqn.params if name == "pallas_call" else as_pallas_call(eqn) if name == "mpmd_map" else None
+        pure = run_state_as_call(eqn) if name == "run_state" else None
+        if called is not None:
+            name, params = "pallas_call", {"call": self.pallas_call(called, eqn.source_info)}
+        elif pure is not None:
+            name, params = "closed_call", {"call_jaxpr": {"$jaxpr": self.closed(pure)}}
+        else:
+            params = {key: self.parameter(key, value) for key, value in eqn.params.items()}
         drop = self._core.DropVar
         return {
             "p": name,
@@ -336,16 +343,16 @@ class Writer:
 
     # calls
 
-    def pallas_call(self, eqn: Any) -> int:
-        mapping = eqn.params["grid_mapping"]
-        kernel = eqn.params["jaxpr"]
-        at, via = self.frames(eqn.source_info)
+    def pallas_call(self, params: Any, source: Any) -> int:
+        mapping = params["grid_mapping"]
+        kernel = params["jaxpr"]
+        at, via = self.frames(source)
         grid = [int(d) if isinstance(d, int) else None for d in mapping.grid]
         number = len(self.calls)
         described: dict[str, Any] = {}
         self.calls.append(described)
         described |= {
-            "name": eqn.params.get("name") or str(kernel.debug_info.func_src_info).split(" at ")[0],
+            "name": params.get("name") or str(kernel.debug_info.func_src_info).split(" at ")[0],
             "at": at,
             "via": via,
             "kernel_at": self._source_place(str(kernel.debug_info.func_src_info)),
@@ -357,11 +364,11 @@ class Writer:
             "outputs": mapping.num_outputs,
             "scratch": mapping.num_scratch_operands,
             "blocks": [self.block(block) for block in mapping.block_mappings],
-            "out_avals": [self.aval(aval) for aval in eqn.params["out_avals"]],
-            "aliases": [[int(i), int(o)] for i, o in eqn.params["input_output_aliases"]],
+            "out_avals": [self.aval(aval) for aval in params["out_avals"]],
+            "aliases": [[int(i), int(o)] for i, o in params["input_output_aliases"]],
             "kernel": self.jaxpr(kernel),
-            "compiler": self.compiler(eqn.params.get("compiler_params")),
-            "mesh": None if eqn.params.get("mesh") is None else str(eqn.params["mesh"]),
+            "compiler": self.compiler(params.get("compiler_params")),
+            "mesh": None if params.get("mesh") is None else type(params["mesh"]).__name__,
         }
         return number
 

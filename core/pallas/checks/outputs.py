@@ -9,7 +9,7 @@ import numpy as np
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.accesses import Access
 from hloscope.core.pallas.checks.finding import Finding, Subject, points_text
-from hloscope.core.pallas.grid import Walk
+from hloscope.core.pallas.grid import MOST_WINDOWS, Walk
 from hloscope.core.pallas.jaxpr import Array
 
 
@@ -102,14 +102,18 @@ def check_parallel(subject: Subject) -> Iterator[Finding]:
         plain = [one for one in stores if one.kind != "atomic"]
         if not plain:
             continue
+        where = " and ".join(str(d) for d in sorted(dims))
+        kind = "programs" if subject.backend in ("triton", "mosaic_gpu") else f"steps of parallel dimension {where}"
+        if not walk.copied:
+            # Nothing is written but what the kernel itself stores or copies there.
+            yield from _own_writes(subject, walk, plain, dims, kind)
+            continue
         active = _steps_of(plain, walk.steps)
         found = _two_writers(walk, subject.schedule.points, dims, active)
         if found is None:
             continue
         a, b = (subject.schedule.point(step) for step in found)
         guarded = any(one.steps is None for one in plain)
-        where = " and ".join(str(d) for d in sorted(dims))
-        kind = "programs" if subject.backend in ("triton", "mosaic_gpu") else f"steps of parallel dimension {where}"
         yield subject.finding(
             "parallel-write-race",
             f"{points_text(a)} and {points_text(b)} both write {walk.window(found[0])} of {walk.operand.title}, and"
@@ -120,6 +124,81 @@ def check_parallel(subject: Subject) -> Iterator[Finding]:
             severity="warning" if guarded else None,
             related=[(walk.operand.place, "both steps get the same block from this index map")],
         )
+
+
+def _own_writes(
+    subject: Subject, walk: Walk, stores: Sequence[Access], dims: frozenset[int], kind: str
+) -> Iterator[Finding]:
+    """Two steps that may run at once whose own stores meet in an array that no pipeline copies."""
+    assert subject.schedule is not None
+    title = walk.operand.title
+    try:
+        found = _meeting(walk, stores, subject.schedule.points, sorted(dims))
+    except UnsupportedError as error:
+        yield subject.finding(
+            "unsupported", f"whether {kind} write the same elements of {title} is not checked: {error.message}",
+            stores[0].place,
+        )  # fmt: skip
+        return
+    if found is None:
+        return
+    first, second, low, high = found
+    (one, a), (other, b) = first, second
+    window = ", ".join(f"{start}:{end}" for start, end in zip(low, high, strict=True))
+    guarded = one.steps is None or other.steps is None
+    yield subject.finding(
+        "parallel-write-race",
+        f"{points_text(subject.schedule.point(a))} and {points_text(subject.schedule.point(b))} both write [{window}]"
+        f" of {title}, and {kind} run in any order or at once"
+        + (" (the store is under a condition on data, which may exclude it)" if guarded else ""),
+        one.place,
+        severity="warning" if guarded else None,
+        related=[(other.place, "the other write")] if other is not one else (),
+    )
+
+
+_Writer = tuple[Access, int]
+"""A store and the step at which it happens."""
+
+
+def _meeting(
+    walk: Walk, stores: Sequence[Access], points: Array, columns: Sequence[int]
+) -> tuple[_Writer, _Writer, list[int], list[int]] | None:
+    """Two writes of steps that differ in one of `columns` and what they share; None where no two meet.
+
+    Raises UnsupportedError where the elements of a write are not known, or are too many to compare.
+    """
+    lows: list[Array] = []
+    highs: list[Array] = []
+    of: list[_Writer] = []
+    kept = [d for d, dim in enumerate(walk.operand.dims) if dim.in_ref]
+    for store in stores:
+        if store.ranges is None or len(store.ranges) != len(kept):
+            raise UnsupportedError("a write goes through another view of it")
+        low, high = walk.starts.copy(), walk.starts + walk.sizes
+        for d, one in zip(kept, store.ranges, strict=True):
+            if one.start is None or one.size is None or one.stride != 1:
+                raise UnsupportedError("where a write goes depends on data, on a loop or on strides")
+            low[:, d] = walk.starts[:, d] + one.start
+            high[:, d] = low[:, d] + one.size
+        steps = range(walk.steps) if store.steps is None else map(int, np.flatnonzero(store.steps))
+        of += [(store, step) for step in steps]
+        at = [step for _, step in of[sum(map(len, lows)) :]]
+        lows.append(low[at])
+        highs.append(high[at])
+    if len(of) > MOST_WINDOWS:
+        raise UnsupportedError(f"more than {MOST_WINDOWS:,} writes are not compared")
+    low, high = np.concatenate(lows), np.concatenate(highs)
+    place = points[[step for _, step in of]][:, columns]
+    for number in range(len(of) - 1):
+        rest = slice(number + 1, None)
+        meets = ((low[number] < high[rest]) & (low[rest] < high[number])).all(1)
+        hits = np.flatnonzero(meets & (place[number] != place[rest]).any(1))
+        if len(hits):
+            other = number + 1 + int(hits[0])
+            shared = np.maximum(low[number], low[other]), np.minimum(high[number], high[other])
+            return of[number], of[other], shared[0].tolist(), shared[1].tolist()
+    return None
 
 
 def parallel_dims(subject: Subject) -> frozenset[int]:

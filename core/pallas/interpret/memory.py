@@ -35,7 +35,7 @@ class Buffer:
     owner: tuple[int, int] = (0, 0)
     """(device, core) whose memory it is."""
     ignored: bool = False
-    """Whether races on it are nobody's concern."""
+    """Whether it does not matter who writes it last, as the program drops it."""
     number: int = field(default_factory=lambda: next(_NUMBERS))
 
     @property

@@ -97,7 +97,8 @@ class Detector:
         shape = buffer.data.shape
         for other in before:
             ordered = other.agent == touch.agent or clock.get(other.agent, 0) >= other.moment
-            if not ordered and (touch.writes or other.writes) and touch.region.overlaps(other.region, shape):
+            meets = touch.writes != other.writes or (touch.writes and not buffer.ignored)
+            if not ordered and meets and touch.region.overlaps(other.region, shape):
                 self._report(buffer, other, touch)
             replaced = ordered and (touch.writes or not other.writes) and touch.region.contains(other.region)
             if not replaced:

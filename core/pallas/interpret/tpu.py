@@ -182,6 +182,8 @@ class TpuMachine(PipelinedMachine):
 
     def _shares(self, cores: int) -> list[list[tuple[int, ...]]]:
         """Grid points of each core: parallel dimensions in a chosen order, groups of them dealt out in turn."""
+        if self.call.mesh is not None:
+            return [[point] for point in itertools.product(*map(range, self.grid))]  # the grid is the cores
         semantics = self.call.semantics
         parallel = [d for d, word in enumerate(semantics) if word in ("parallel", "core_parallel")]
         orders: list[list[int]] = []

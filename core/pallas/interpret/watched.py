@@ -258,7 +258,7 @@ class WatchedMachine(Machine):
         mask: Array | None = None,
     ) -> Region:  # fmt: skip
         where = region(ref, mask)
-        if not ref.buffer.is_semaphore and not ref.buffer.ignored:
+        if not ref.buffer.is_semaphore:
             by_kernel = agent == self.current.agent
             touch = Touch(agent, clock[agent], writes, where, place, what, by_kernel)
             self.detector.access(ref.buffer, touch, clock)

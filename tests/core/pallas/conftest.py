@@ -17,7 +17,7 @@ from hloscope.core.pallas.report import PallasReport, Rung, analyse_trace
 from hloscope.core.pallas.tracing import Trace, trace_file
 
 KERNELS = Path(__file__).resolve().parents[3] / "fixtures" / "pallas"
-TARGETS = {"right.py": "v5e", "wrong.py": "v5e", "refused.py": "v5e", "programs.py": "h100"}
+TARGETS = {"mesh.py": "v7x", "right.py": "v5e", "wrong.py": "v5e", "refused.py": "v5e", "programs.py": "h100"}
 
 
 @dataclass(frozen=True)

@@ -229,7 +229,7 @@ def gpu_late_pipelines(registry: Registry) -> list[HloPass]:
         HloPassPipeline("propagate-call-metadata", _passes(registry, "propagate-call-metadata")),
         HloPassPipeline(
             "pre-scheduling-copy-insertion",
-            _passes(registry, "dce loop-schedule-linearizer copy-insertion sanitize-constant-names"),
+            _passes(registry, "dce loop-schedule-linearizer copy-insertion copy_fusion sanitize-constant-names"),
             verifier,
         ),
         HloPassPipeline("pre-scheduling-passes", _passes(registry, "fusion-wrapper"), verifier),

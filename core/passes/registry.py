@@ -75,6 +75,8 @@ convolution-group-converter passes.expand.convolutions:ConvolutionGroupConverter
     writes groups of convolutions out
 copy-insertion buffers.copy_insertion:CopyInsertion
     copies values that would overwrite each other in one buffer
+copy_fusion fusion.gpu.copy_fusion:CopyFusion
+    copies of what a fusion computes as further results of it
 cse passes.cse:HloCse
     merges instructions that compute the same value
 cse_barrier_expander passes.collectives:OptimizationBarrierExpander

@@ -13,9 +13,13 @@ from hloscope.core.buffers.loop_schedule_linearizer import LoopScheduleLinearize
 from hloscope.core.buffers.slab import run_in_slab
 from hloscope.core.cli import main
 from hloscope.core.errors import UnsupportedError
+from hloscope.core.fusion.deciders import DecisionList
 from hloscope.core.hlo.module import HloModule
+from hloscope.core.hlo.verifier.verify import verify
 from hloscope.core.passes.context import PassContext
 from hloscope.core.passes.fuel import Fuel
+from hloscope.core.passes.pipelines import compile_module, transforms_pipeline
+from hloscope.core.passes.registry import Registry
 from hloscope.core.runtime.evaluator import evaluate
 from hloscope.core.runtime.inputs import inputs_for
 from hloscope.core.schedule.memory_scheduler import HloMemoryScheduler
@@ -197,3 +201,46 @@ def test_every_decision_is_on_record(tmp_path: Path) -> None:
         peaks = [int(str(one.numbers["bytes"])) for one in run.events(type="memory_peak")]
         assert peaks == sorted(peaks) and run.buffers.map().peak_bytes == peaks[-1]
         assert len(placed) == sum(len(one.values) for one in run.buffers.map().allocations)
+
+
+COPIED_FILL = """HloModule fill
+fill {
+  z = f32[] constant(0)
+  ROOT b = f32[4,8]{1,0} broadcast(z), dimensions={}
+}
+shift {
+  p = f32[4,8]{1,0} parameter(0)
+  ROOT r = f32[4,8]{1,0} reverse(p), dimensions={0}
+}
+ENTRY e {
+  x = f32[4,8]{1,0} parameter(0)
+  f = f32[4,8]{1,0} fusion(), kind=kLoop, calls=fill
+  c1 = f32[4,8]{1,0} copy(f)
+  v = f32[32]{0} bitcast(f)
+  c2 = f32[32]{0} copy(v)
+  g = f32[4,8]{1,0} fusion(x), kind=kLoop, calls=shift
+  c3 = f32[4,8]{1,0} copy(g)
+  ROOT t = (f32[4,8]{1,0}, f32[4,8]{1,0}, f32[32]{0}, f32[4,8]{1,0}, f32[4,8]{1,0}) tuple(f, c1, c2, g, c3)
+}
+"""
+
+
+def test_copies_of_a_fusion_s_result_become_further_results_of_it() -> None:
+    """As in XLA:GPU, where a loop's zeroed accumulators are one kernel; a fusion that moves elements takes none."""
+    module = load_module(COPIED_FILL)
+    ledger = DecisionList()
+    context = PassContext(ledger, target="h100")
+    assert Registry().make("copy_fusion").run(module, context)
+    assert not verify(module)
+    entry = module.entry
+    assert [one.name for one in entry if one.opcode == "copy"] == ["c3"]
+    fill = module.find_instruction("f")
+    assert fill is not None and fill.shape.to_text(layout=False) == "(f32[4,8], f32[4,8], f32[32])"
+    assert [one.opcode for one in entry.root.operands] == ["get-tuple-element"] * 3 + ["fusion", "copy"]
+    refused = [one for one in ledger.decisions if one.verdict == "refused"]
+    assert [(one.subject, one.code) for one in refused] == [("c3", "the_fusion_moves_elements_of_what_it_reads")]
+    limited = load_module(COPIED_FILL)
+    registry = Registry()
+    pipeline = transforms_pipeline([registry.make("copy_fusion")], registry)
+    compile_module(limited, pipeline, PassContext(target="h100", fuel=Fuel({"copy_fusion": 1})), registry)
+    assert [one.name for one in limited.entry if one.opcode == "copy"] == ["c2", "c3"]

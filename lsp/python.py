@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -12,18 +11,17 @@ from urllib.parse import unquote, urlsplit
 from lsprotocol import types
 
 from hloscope.core.errors import UsageError
-from hloscope.core.pallas.static_source import scan_text
 from hloscope.lsp.convert import SEVERITIES, SOURCE
 from hloscope.lsp.positions import Encoding, TextLines
 
 if TYPE_CHECKING:
     from hloscope.core.pallas.checks.finding import Finding
     from hloscope.core.pallas.report import CallReport
+    from hloscope.core.views.pallas_source import BlockFacts, PallasFacts
 
 _MENTIONS = re.compile(r"\bpallas")
 MOST_CHARACTERS = 2_000_000
 """Longer files are left alone: no kernel is that long."""
-_SHOWN = ("array", "block", "space")
 
 
 def is_python(uri: str, language: str) -> bool:
@@ -84,50 +82,68 @@ def _point(lines: TextLines, line: int, column: int, encoding: Encoding) -> type
 
 
 def hover(uri: str, lines: TextLines, position: types.Position) -> types.Hover | None:
-    """Within a ``pallas_call``: its grid, its steps and the blocks of its operands."""
-    calls, _ = _scanned(uri, lines.text)
-    if not calls:
+    """On a ``BlockSpec``: its operand, block and index map; elsewhere within a ``pallas_call``: all of the call."""
+    del uri
+    if len(lines.text) > MOST_CHARACTERS or _MENTIONS.search(lines.text) is None:
         return None
-    ends = _ends(lines.text)
+    from hloscope.core.views.pallas_source import pallas_facts, readable
+
     line = position.line + 1
-    for call in calls:
-        if call.line <= line <= ends.get(call.line, call.line):
-            return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, _markdown(call)))
-    return None
+    calls = pallas_facts(readable(lines.text))
+    specs = [(call, one) for call in calls for one in call.specs_at(line)]
+    if specs:
+        text = "\n".join(f"- {call.name}, {_block(one)}" for call, one in specs)
+    else:
+        around = [call for call in calls if call.span[0] <= line <= call.span[1]]
+        if not around:
+            return None
+        # The innermost, where one stands in another.
+        text = _markdown(min(around, key=lambda call: call.span[1] - call.span[0]))
+    return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text))
 
 
 def _scanned(uri: str, text: str) -> tuple[list[CallReport], list[Finding]]:
     if len(text) > MOST_CHARACTERS or _MENTIONS.search(text) is None:
         return [], []
+    # Half a second of start-up that most clients never need.
+    from hloscope.core.pallas.static_source import scan_text
+    from hloscope.core.views.pallas_source import readable
+
     try:
-        return scan_text(text, os.path.basename(unquote(urlsplit(uri).path)) or "kernel.py")
+        return scan_text(readable(text), os.path.basename(unquote(urlsplit(uri).path)) or "kernel.py")
     except (UsageError, RecursionError):
-        return [], []  # half-typed: the editor's own Python support says so
+        return [], []
 
 
-def _ends(text: str) -> dict[int, int]:
-    """First line of every call -> its last line."""
-    found: dict[int, int] = {}
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Call) and node.end_lineno is not None:
-            found[node.lineno] = max(found.get(node.lineno, 0), node.end_lineno)
-    return found
-
-
-def _markdown(call: CallReport) -> str:
+def _markdown(call: PallasFacts) -> str:
     grid = "not known here" if call.grid is None else " × ".join("?" if n is None else str(n) for n in call.grid)
     steps = "" if call.steps is None else f" · {call.steps:,} steps"
-    lines = [f"**pallas_call** of `{call.name}`", "", f"grid {grid or '()'}{steps}", ""]
-    for row in call.operands:
-        parts = [f"{key} `{_text(row[key])}`" for key in _SHOWN if row.get(key)]
-        lines.append(f"- {row.get('name', 'operand')}: {', '.join(parts)}")
-    if call.scratch:
-        lines.append(f"- scratch: {', '.join(f'`{one}`' for one in call.scratch)}")
+    semantics = f" · {', '.join(call.semantics)}" if call.semantics else ""
+    lines = [f"**pallas_call** of `{call.name}`", "", f"grid {grid or '()'}{steps}{semantics}", ""]
+    lines += [f"- {_block(one)}" for one in call.blocks]
+    for one in call.scratch:
+        size = f", {one.bytes:,} bytes" if one.bytes else ""
+        lines.append(f"- scratch `{one.text}`{size}")
+    total, unknown = call.total
+    if call.memory is not None and (total or unknown):
+        what = {"vector": "a TPU's vector memory (tiles padded, two of each block)", "shared": "shared memory"}
+        least = "at least " if unknown else ""
+        lines += ["", f"{least}{total:,} bytes of {what[call.memory]}"]
     return "\n".join(lines)
 
 
-def _text(value: object) -> str:
-    return f"({', '.join(map(str, value))})" if isinstance(value, list | tuple) else str(value)
+def _block(one: BlockFacts) -> str:
+    parts = [f"{one.title}: "]
+    if one.array is not None:
+        parts.append(f"array `{one.array}`, ")
+    parts.append(f"block `{one.block}`")
+    if one.bytes is not None:
+        parts.append(f" of {one.bytes:,} bytes")
+    if one.space != "default":
+        parts.append(f" in {one.space}")
+    if one.index_map is not None:
+        parts.append(f", index map `{one.index_map}`")
+    return "".join(parts)
 
 
 def _offset(lines: TextLines, line: int, column: int) -> int:

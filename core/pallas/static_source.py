@@ -59,6 +59,8 @@ class Site:
     """Shapes of operands that are parameters whose defaults are literal shapes."""
     semantics: tuple[str, ...] = ()
     backend: str | None = None
+    scope: Scope | None = None
+    """The names around it, for readers that ask for more."""
 
 
 @dataclass(slots=True)
@@ -227,7 +229,7 @@ def _site(node: ast.Call, function: str | None, scope: Scope) -> Site:
     return Site(
         node, function, kernel, str(title), _grid(given.get("grid"), scope) if known_grid else None, prefetch,
         _specs(given.get("in_specs"), scope), _specs(given.get("out_specs"), scope),
-        _shapes(out_shape, scope), _operand_shapes(node, scope), semantics, backend,
+        _shapes(out_shape, scope), _operand_shapes(node, scope), semantics, backend, scope,
     )  # fmt: skip
 
 

@@ -1,0 +1,280 @@
+"""What the text of a Python file says of its Pallas calls: grid, blocks, index maps, scratch, and bytes where they can
+be worked out. Nothing is imported or run.
+
+Half-typed text keeps its other statements: the statement at the top level that is no Python is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from hloscope.core.errors import HloscopeError
+from hloscope.core.pallas.checks.budgets import tiled_bytes
+from hloscope.core.pallas.jaxpr import itemsize_bits
+from hloscope.core.pallas.static_source import Scope, Site, Spec, find_sites
+
+T = TypeVar("T")
+_MOST_FAULTS = 8
+_CLOSING = (")", "]", "}", "#")
+_SCRATCH = frozenset({"VMEM", "SMEM", "ANY", "HBM", "MemorySpace", "SemaphoreType", "GMEM", "TMEM", "Barrier"})
+_FAST = {"vector": ("default", "vmem"), "shared": ("default", "smem"), "": ()}
+"""Memory spaces that count, by the fast memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFacts:
+    """One operand's or result's ``BlockSpec``."""
+
+    title: str
+    span: tuple[int, int]
+    """First and last line of the spec in the text, 1-based."""
+    array: str | None
+    """Shape and element type of the whole array; None where the text does not give the shape."""
+    block: str
+    index_map: str | None
+    """Its source."""
+    space: str
+    bytes: int | None
+    """Of one block."""
+    held: int | None
+    """In a TPU's vector memory: tiles padded, two blocks unless there is only one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchFacts:
+    """One scratch shape."""
+
+    text: str
+    space: str
+    bytes: int | None
+    held: int | None
+
+
+@dataclass(slots=True)
+class PallasFacts:
+    """One ``pallas_call``."""
+
+    name: str
+    span: tuple[int, int]
+    """First and last line of the call, 1-based."""
+    grid: tuple[int | None, ...] | None
+    steps: int | None
+    semantics: tuple[str, ...]
+    memory: str | None
+    """``vector`` or ``shared``: the fast memory that blocks are copied to; None where the compiler decides."""
+    blocks: list[BlockFacts] = field(default_factory=list[BlockFacts])
+    scratch: list[ScratchFacts] = field(default_factory=list[ScratchFacts])
+
+    @property
+    def total(self) -> tuple[int, int]:
+        """Bytes of fast memory, as far as the text gives them, and how many parts it does not give."""
+        here = _FAST[self.memory or ""]
+        held: list[int | None] = [one.held for one in self.blocks if one.space in here]
+        held += [one.held for one in self.scratch if one.space in here]
+        return sum(one for one in held if one is not None), held.count(None)
+
+    def specs_at(self, line: int) -> list[BlockFacts]:
+        """The specs written on a line; none where that is all that the call has."""
+        found = [one for one in self.blocks if one.span[0] <= line <= one.span[1]]
+        return found if len(found) < len(self.blocks) or self.span[0] > line else []
+
+
+def readable(text: str) -> str:
+    """The text with top-level statements that are no Python emptied; lines keep their numbers."""
+    for _ in range(_MOST_FAULTS):
+        try:
+            ast.parse(text)
+        except SyntaxError as error:
+            lines = text.split("\n")
+            at = min(max(0, (error.lineno or 1) - 1), len(lines) - 1)
+            first = at
+            while first > 0 and not _begins(lines[first]):
+                first -= 1
+            while first > 0 and lines[first - 1].startswith("@"):
+                first -= 1
+            last = at + 1
+            while last < len(lines) and not _begins(lines[last]):
+                last += 1
+            if not any(lines[first:last]):
+                return ""
+            lines[first:last] = [""] * (last - first)
+            text = "\n".join(lines)
+        except (ValueError, RecursionError, MemoryError):
+            return ""
+        else:
+            return text
+    return ""
+
+
+def _begins(line: str) -> bool:
+    return bool(line.strip()) and not line[0].isspace() and not line.startswith(_CLOSING)
+
+
+def pallas_facts(text: str) -> list[PallasFacts]:
+    """Every ``pallas_call`` of a text that is Python, in order; none where it is not."""
+    try:
+        tree = ast.parse(text)
+        return [_facts(site) for site in find_sites(tree)]
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+
+
+def _facts(site: Site) -> PallasFacts:
+    scope = site.scope if site.scope is not None else Scope()
+    known = site.grid is not None and None not in site.grid
+    steps = math.prod(n for n in site.grid or () if n is not None) if known else None
+    source = ast.unparse(site.node)
+    memory = "vector"
+    if site.backend == "triton":
+        memory = None
+    elif "plgpu." in source or "mosaic_gpu" in source:
+        memory = "shared"
+    out = PallasFacts(
+        site.name, (site.node.lineno, site.node.end_lineno or site.node.lineno), site.grid, steps, site.semantics,
+        memory,
+    )  # fmt: skip
+    given = {word.arg: word.value for word in site.node.keywords if word.arg}
+    spec = _resolved(given.get("grid_spec"), scope)
+    if isinstance(spec, ast.Call):
+        given |= {word.arg: word.value for word in spec.keywords if word.arg and word.arg not in given}
+    results = _entries(given.get("out_shape", site.node.args[1] if len(site.node.args) > 1 else None), scope)
+    arrays = list(scope.called_with.get(id(site.node), ()))
+    for kind, specs in (("input", site.inputs), ("output", site.outputs)):
+        for number, one in enumerate(specs or ()):
+            if kind == "output":
+                shape, array = _at(site.shapes, number), _at(results, number)
+            else:
+                place = number + (site.prefetch or 0)
+                shape, array = _at(site.operands, place), _at(arrays, place)
+                if isinstance(array, ast.Name) and array.id not in scope.values:
+                    array = scope.defaults.get(array.id)
+            out.blocks.append(_block(f"{kind} {number}", one, shape, _type_of(array, scope), memory, steps, scope))
+    for one in _entries(given.get("scratch_shapes"), scope):
+        out.scratch.append(_scratch(one, memory, scope))
+    return out
+
+
+def _block(
+    title: str,
+    spec: Spec,
+    shape: tuple[int, ...] | None,
+    kind: str | None,
+    memory: str | None,
+    steps: int | None,
+    scope: Scope,
+) -> BlockFacts:
+    dims = spec.shape if spec.shape is not None else shape
+    inside = None
+    if dims is not None and None not in dims:
+        squeezed = spec.kinds or ("",) * len(dims)
+        inside = [n for n, how in zip(dims, squeezed, strict=True) if n is not None and how != "squeezed"]
+    size = None if inside is None or kind is None else math.prod(inside) * itemsize_bits(kind) // 8
+    held = size
+    if memory == "vector" and inside is not None and kind is not None and spec.space in (None, "vmem"):
+        whole = spec.shape is None or steps == 1 or tuple(dims or ()) == shape
+        held = tiled_bytes(inside, kind) * (1 if whole else 2)
+    words = [
+        "None" if how == "squeezed" else "?" if n is None else str(n)
+        for n, how in zip(spec.shape or (), spec.kinds or (), strict=False)
+    ]
+    block = f"({', '.join(words)}{',' if len(words) == 1 else ''})" if spec.shape is not None else "the whole array"
+    array = None if shape is None else f"{kind or '?'}[{','.join(map(str, shape))}]"
+    mapped = None if spec.index_map is None else _map_text(spec.index_map)
+    end = spec.node.end_lineno or spec.node.lineno
+    return BlockFacts(title, (spec.node.lineno, end), array, block, mapped, spec.space or "default", size, held)
+
+
+def _map_text(function: ast.Lambda | ast.FunctionDef) -> str:
+    if isinstance(function, ast.Lambda):
+        return ast.unparse(function)
+    returned = next((one.value for one in function.body if isinstance(one, ast.Return) and one.value), None)
+    value = "…" if returned is None else ast.unparse(returned)
+    return f"{function.name}({ast.unparse(function.args)}): {value}"
+
+
+def _scratch(node: ast.expr, memory: str | None, scope: Scope) -> ScratchFacts:
+    node = _resolved(node, scope) or node
+    text = ast.unparse(node)
+    if not isinstance(node, ast.Call):
+        return ScratchFacts(text, "semaphore" if "Semaphore" in text else "?", 0 if "Semaphore" in text else None, None)
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if "Semaphore" in text or name == "Barrier":
+        return ScratchFacts(text, "semaphore", 0, 0)
+    given = {word.arg: word.value for word in node.keywords}
+    dims = _numbers(given.get("shape", node.args[0] if node.args else None), scope)
+    kind = _type_name(given.get("dtype", node.args[1] if len(node.args) > 1 else None), scope)
+    size = None if dims is None or kind is None else math.prod(dims) * itemsize_bits(kind) // 8
+    space = name.lower() if name in _SCRATCH else "?"
+    held = tiled_bytes(dims, kind) if space == "vmem" and dims is not None and kind is not None else size
+    return ScratchFacts(text, space, size, held)
+
+
+# -- what names stand for
+
+
+def _resolved(node: ast.expr | None, scope: Scope) -> ast.expr | None:
+    for _ in range(8):
+        if not isinstance(node, ast.Name) or node.id in scope.repeated or node.id not in scope.values:
+            break
+        node = scope.values[node.id]
+    return node
+
+
+def _entries(node: ast.expr | None, scope: Scope) -> list[ast.expr]:
+    node = _resolved(node, scope)
+    if node is None:
+        return []
+    found = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
+    return [_resolved(one, scope) or one for one in found]
+
+
+def _at(items: Sequence[T], number: int) -> T | None:
+    return items[number] if number < len(items) else None
+
+
+def _numbers(node: ast.expr | None, scope: Scope) -> list[int] | None:
+    node = _resolved(node, scope)
+    if not isinstance(node, ast.Tuple | ast.List):
+        return None
+    out: list[int] = []
+    for one in node.elts:
+        value = _resolved(one, scope)
+        if not isinstance(value, ast.Constant) or not isinstance(value.value, int):
+            return None
+        out.append(value.value)
+    return out
+
+
+def _type_of(array: ast.expr | None, scope: Scope) -> str | None:
+    """Element type of a ``ShapeDtypeStruct(shape, dtype)``."""
+    array = _resolved(array, scope)
+    if not isinstance(array, ast.Call):
+        return None
+    given = {word.arg: word.value for word in array.keywords}
+    return _type_name(given.get("dtype", array.args[1] if len(array.args) > 1 else None), scope)
+
+
+def _type_name(node: ast.expr | None, scope: Scope) -> str | None:
+    node = _resolved(node, scope)
+    if isinstance(node, ast.Attribute) and node.attr == "dtype" and isinstance(node.value, ast.Name):
+        # As the parameter of that name has it, whose default says so.
+        return _type_of(scope.defaults.get(node.value.id), scope)
+    name = None
+    if isinstance(node, ast.Attribute):
+        name = node.attr
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        name = node.value
+    if name is None:
+        return None
+    try:
+        itemsize_bits(name)
+    except (HloscopeError, KeyError, ValueError):
+        return None
+    return name
+
+
+__all__ = ["BlockFacts", "PallasFacts", "ScratchFacts", "pallas_facts", "readable"]

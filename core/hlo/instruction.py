@@ -16,6 +16,7 @@ from hloscope.core.hlo.literal import Literal, format_scalar, parse_literal
 from hloscope.core.hlo.opcodes import Opcode, lookup
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable, Sequence
 
     from hloscope.core.hlo.computation import HloComputation
@@ -28,19 +29,8 @@ _NONE: dict[str, Any] = {}
 """Stands for no typed values and no called computations, so that most nodes carry no dictionary; never written."""
 
 
-AttributeParts = tuple[()] | tuple[Mapping[str, str | None], str | None, Mapping[str, str | None]]
-"""Attributes that nobody has asked for yet: what stands before the metadata, the metadata, what stands behind it."""
-
-
-def _joined(parts: AttributeParts) -> dict[str, str | None]:
-    if not parts:
-        return {}
-    before, metadata, after = parts
-    attrs = dict(before)
-    if metadata is not None:
-        attrs["metadata"] = metadata
-    attrs.update(after)
-    return attrs
+AttributeParts = tuple[Mapping[str, str | None], Mapping[str, str | None]]
+"""Attributes as the reader found them: what stands before the metadata and what stands behind it; shared by nodes."""
 
 
 class HloInstruction:
@@ -56,11 +46,12 @@ class HloInstruction:
         "_operands",
         "_parent",
         "_payload",
+        "_read",
         "_shape",
+        "_source",
         "_typed",
         "_users",
         "line_cache",
-        "source_line",
         "succ",
     )
 
@@ -84,6 +75,7 @@ class HloInstruction:
         self._users: HloInstruction | dict[HloInstruction, int] | None = None
         self._parent: HloComputation | None = None
         self._attrs: dict[str, str | None] | AttributeParts = {}
+        self._read: re.Match[str] | None = None
         self._typed: dict[str, Any] = _NONE
         self._called: dict[str, tuple[HloComputation, ...]] = _NONE
         self._control: list[HloInstruction] | None = None
@@ -93,8 +85,7 @@ class HloInstruction:
         self._literal = literal
         self.line_cache: str | None = None
         """The printed line, kept by the printer and dropped by every change; nobody else's business."""
-        self.source_line: str | None = None
-        """The line as it was read, until something changes it; what snapshots show of an untouched instruction."""
+        self._source: str | re.Match[str] | None = None
         for operand in operands:
             self._operands.append(operand)
             operand._add_user(self)
@@ -115,12 +106,15 @@ class HloInstruction:
         attrs: dict[str, str | None] | AttributeParts,
         payload: str | None,
         parent: HloComputation,
+        read: re.Match[str] | None = None,
     ) -> HloInstruction:
         """A node as the reader makes it: `operands` and a dictionary `attrs` are taken over; nothing is checked.
 
-        It names `parent` already, which must `load` it. A shape that is None must be set before anybody looks.
+        It names `parent` already, which must `load` it. A shape that is None must be set before anybody looks. `read`
+        has the groups ``line`` and ``metadata``, whose text is taken when somebody asks; it is needed where `attrs` is
+        no dictionary.
         """
-        node = cls.__new__(cls)
+        node: HloInstruction = cls.__new__(cls)
         node._name = name
         node._opcode = opcode
         node._shape = shape  # type: ignore[assignment]
@@ -134,7 +128,7 @@ class HloInstruction:
         node._payload = payload
         node._literal = None
         node.line_cache = None
-        node.source_line = None
+        node._read = node._source = read
         for operand in operands:
             users = operand._users
             if users is None:
@@ -142,8 +136,21 @@ class HloInstruction:
             elif type(users) is dict:
                 users[node] = users[node] + 1 if node in users else 1
             else:
-                operand._add_user(node)
+                operand._users = {node: 2} if users is node else {users: 1, node: 1}
         return node
+
+    @property
+    def source_line(self) -> str | None:
+        """The line as it was read, until something changes it; what snapshots show of an untouched instruction."""
+        source = self._source
+        if source is None or isinstance(source, str):
+            return source
+        self._source = line = source["line"]
+        return line
+
+    @source_line.setter
+    def source_line(self, line: str | None) -> None:
+        self._source = line
 
     def __repr__(self) -> str:
         return f"<{self._opcode} %{self._name} {self._shape}>"
@@ -271,9 +278,15 @@ class HloInstruction:
     def raw_attrs(self) -> dict[str, str | None]:
         """Attributes as text in printing order; None for those that the graph holds (called, control). Do not write."""
         attrs = self._attrs
-        if isinstance(attrs, tuple):
-            attrs = self._attrs = _joined(attrs)
-        return attrs
+        if isinstance(attrs, dict):
+            return attrs
+        joined = dict(attrs[0])
+        metadata = self._read["metadata"] if self._read is not None else None
+        if metadata is not None:
+            joined["metadata"] = metadata
+        joined.update(attrs[1])
+        self._attrs, self._read = joined, None
+        return joined
 
     def attr(self, name: str) -> Any:
         """Typed value of an attribute (text for a name without a type), None where it is absent.
@@ -317,7 +330,7 @@ class HloInstruction:
     def load_payload(self, text: str) -> None:
         """Set what stands in the parentheses, as it was read (the reader's way in): operands that nobody defines."""
         self._payload, self._literal = text, None
-        self.line_cache = self.source_line = None
+        self.line_cache = self._source = None
 
     @property
     def dimensions(self) -> tuple[int, ...]:
@@ -459,6 +472,11 @@ class HloInstruction:
         operand._add_user(self)
         self.touch()
 
+    def remove_operand(self, number: int) -> None:
+        """Take one operand away; later ones close up."""
+        self._operands.pop(number)._drop_user(self)
+        self.touch()
+
     def detach_operands(self) -> None:
         """Drop all operands (the first half of removing a node)."""
         for operand in self._operands:
@@ -482,7 +500,7 @@ class HloInstruction:
 
     def touch(self) -> None:
         """Note a change: cached text is dropped here and the computation's version moves on."""
-        self.line_cache = self.source_line = None
+        self.line_cache = self._source = None
         if self._parent is not None:
             self._parent.version += 1
 
@@ -499,7 +517,7 @@ class HloInstruction:
     def set_name_unchecked(self, name: str) -> None:
         """Set the name without asking the module; for readers and clones that know it is free."""
         self._name = name
-        self.line_cache = self.source_line = None
+        self.line_cache = self._source = None
 
     def _add_user(self, user: HloInstruction) -> None:
         users = self._users

@@ -39,8 +39,8 @@ class BodyReader:
         self.reading = reading
         self.computation = computation
         self.nodes: list[HloInstruction] = []
-        self.starts: list[int] = []
-        """Where each node's text begins."""
+        self.starts: list[int | re.Match[str]] = []
+        """Where each node's text begins, or what the pattern found there."""
         self.defined: dict[str, HloInstruction] = {}
         self.root: HloInstruction | None = None
         self._root_at = 0
@@ -60,13 +60,9 @@ class BodyReader:
     def read(self) -> bool:
         """Read up to the closing brace; False where the text ends before it."""
         reading, text = self.reading, self.reading.text
-        match = LINE.match
-        take = self._take
         closed = False
         while True:
-            found = match(text, reading.pos)
-            if found is not None and take(found):
-                continue
+            self._take_lines()
             reading.pos = skip_blank(text, reading.pos)
             if reading.pos >= len(text):
                 break
@@ -110,14 +106,14 @@ class BodyReader:
             self.computation.post_order()
         except InternalError:
             node = self._forward[0][0] if self._forward else self._control[0][0]
-            start = self.starts[self.nodes.index(node)] if node in self.nodes else 0
+            start = self._start(self.nodes.index(node)) if node in self.nodes else 0
             what = f"instructions of %{self.computation.name} wait for each other in a cycle"
             self.reading.report(what, start, start + 1, code="cycle", severity="warning")
 
     def _check_parameters(self) -> None:
         for number, parameter in enumerate(self.computation.parameters):
             if parameter.parameter_number != number:
-                start = self.starts[self.nodes.index(parameter)]
+                start = self._start(self.nodes.index(parameter))
                 self.reading.report(
                     f"parameter numbers of %{self.computation.name} are not 0, 1, 2, …: found "
                     f"{parameter.parameter_number}, expected {number}",
@@ -128,66 +124,71 @@ class BodyReader:
                 return
 
     # ---------------------------------------------------------------- the fast way
-    def _take(self, found: re.Match[str]) -> bool:
-        """Make a node of a line that the pattern takes; False leaves it to the slow way."""
-        line, root, name, shape_text, opcode, operands, inside, before, metadata, after = found.groups()
-        defined = self.defined
-        plain = PLAIN_KEYS.get(opcode)
-        if plain is None or name in defined:
-            return False
-        payload = None
-        arguments: list[HloInstruction] = []
-        if opcode == "parameter" or opcode == "constant":
-            payload = (operands or inside or "").strip()
-            if opcode == "parameter" and not DIGITS.match(payload):
-                return False
-        elif operands is not None:
-            if "/" in operands:
-                operands = INDEX_COMMENT.sub("", operands)
-            try:
-                arguments = list(map(defined.__getitem__, operands.replace("%", "").split(", ")))
-            except KeyError:
-                return False
-        elif inside:
-            return False
-        reading = self.reading
-        special = False
-        attrs: dict[str, str | None] | AttributeParts = ()
-        if before or after:
-            key = (opcode, before, after)
-            split = reading.splits.get(key)
-            if split is None:
-                split = _split(opcode, plain, before, after)
-                if len(before) + len(after) < _OFTEN:
-                    reading.splits[key] = split
-            first, last, special = split
-            if first is None:
-                return False
-            attrs = (first, metadata, last)
-        elif metadata is not None:
-            attrs = (_NOTHING, metadata, _NOTHING)
-        shape = reading.shapes.get(shape_text)
-        if shape is None:
-            try:
-                shape = reading.shape_of(shape_text, found.start(4))
-            except Stop:
-                return False
-        node = HloInstruction.loaded(name, opcode, shape, arguments, attrs, payload, self.computation)
-        node.source_line = line
-        start = found.start(1)
-        if special:
-            self._take_special(node, found.start(8))
-        self.nodes.append(node)
-        self.starts.append(start)
-        defined[name] = node
-        if root:
-            self._set_root(node, start)
-        if reading.check:
-            places = {key: found.start(9) if key == "metadata" else found.start(8) for key in node.raw_attrs}
-            places["("] = found.start(7) if operands is None and inside is not None else found.start(6)
-            self._check(node, start, name, places, linked=True)
-        reading.pos = found.end()
-        return True
+    def _take_lines(self) -> None:
+        """Make nodes of the lines that the pattern takes, up to the first that must be read by hand."""
+        reading, text, computation = self.reading, self.reading.text, self.computation
+        defined, nodes, starts, check = self.defined, self.nodes, self.starts, self.reading.check
+        shapes, splits, lookup = reading.shapes, reading.splits, defined.__getitem__
+        make = HloInstruction.loaded
+        end = reading.pos
+        for found in iter(LINE.scanner(text, end).match, None):
+            root, name, shape_text, opcode, operands, before, after = found.group(2, 3, 4, 5, 6, 7, 9)
+            payload = None
+            arguments: list[HloInstruction] = []
+            if opcode == "parameter" or opcode == "constant":
+                payload = operands.strip()
+                if opcode == "parameter" and not DIGITS.match(payload):
+                    break
+            elif operands:
+                if "/" in operands:
+                    operands = INDEX_COMMENT.sub("", operands)
+                try:
+                    if operands[0] == "%":
+                        arguments = list(map(lookup, operands[1:].split(", %")))
+                    else:
+                        arguments = list(map(lookup, operands.split(", ")))
+                except (KeyError, IndexError):
+                    break
+            special = False
+            if before or after:
+                split = splits.get((opcode, before, after))
+                if split is None:
+                    split = _split(opcode, before, after)
+                    if len(before) + len(after) < _OFTEN:
+                        splits[opcode, before, after] = split
+                parts, special = split
+                if parts is None:
+                    break
+            elif opcode in PLAIN_KEYS:
+                parts = _NO_PARTS
+            else:
+                break
+            shape = shapes.get(shape_text)
+            if shape is None:
+                try:
+                    shape = reading.shape_of(shape_text, found.start(4))
+                except Stop:
+                    break
+            node = make(name, opcode, shape, arguments, parts, payload, computation, found)
+            end = found.end()
+            if special:
+                self._take_special(node, found.start(7))
+            nodes.append(node)
+            starts.append(found)
+            if defined.setdefault(name, node) is not node:
+                self._report_twice(name, found.start(3))
+            if root:
+                self._set_root(node, found.start(1))
+            if check:
+                places = {key: found.start(8) if key == "metadata" else found.start(7) for key in node.raw_attrs}
+                places["("] = found.start(6)
+                self._check(node, found.start(1), name, places, linked=True)
+        reading.pos = end
+
+    def _start(self, number: int) -> int:
+        """Where the text of a node begins."""
+        start = self.starts[number]
+        return start if isinstance(start, int) else start.start(1)
 
     def _take_special(self, node: HloInstruction, at: int) -> None:
         attrs = node.raw_attrs
@@ -231,14 +232,8 @@ class BodyReader:
 
             check_walk(reading, start, walk_instruction)
         node = self.read_rest(name, head.end(), start)
-        other = self.defined.get(name)
-        if other is not None:
-            at = self.starts[self.nodes.index(other)]
-            found = re.compile(re.escape(name)).search(text, at)  # behind ROOT and the percent sign
-            what = f"%{name} is defined twice in computation %{self.computation.name}"
-            reading.twice(what, *head.span(3), found.start() if found is not None else at, "duplicate-name")
-        else:
-            self.defined[name] = node
+        if self.defined.setdefault(name, node) is not node:
+            self._report_twice(name, head.start(3))
         self.nodes.append(node)
         self.starts.append(start)
         line = text[start : reading.pos]
@@ -246,6 +241,13 @@ class BodyReader:
         if head[1] is not None:
             self._set_root(node, start)
         return node
+
+    def _report_twice(self, name: str, start: int) -> None:
+        at = self._start(self.nodes.index(self.defined[name]))
+        found = re.compile(re.escape(name)).search(self.reading.text, at)  # behind ROOT and the percent sign
+        first = found.start() if found is not None else at
+        what = f"%{name} is defined twice in computation %{self.computation.name}"
+        self.reading.twice(what, start, start + len(name), first, "duplicate-name")
 
     def read_rest(
         self, name: str, pos: int, start: int, *, attributes: bool = True, given: Shape | None = None
@@ -525,21 +527,24 @@ class BodyReader:
         check_instruction(self.reading, node, start, name, places, linked=linked)
 
 
-_NOTHING: dict[str, str | None] = {}
+_NO_PARTS: AttributeParts = ({}, {})
 _OFTEN = 200
 """Characters of attributes that are likely to come again."""
 
 
-def _split(opcode: str, plain: frozenset[str], before: str, after: str) -> AttributeSplit:
+def _split(opcode: str, before: str, after: str) -> AttributeSplit:
     """Attributes before and after the metadata, and whether the graph holds some of them; None for the slow way."""
+    plain = PLAIN_KEYS.get(opcode)
+    if plain is None:
+        return None, False
     first, last = PAIRS.findall(before), PAIRS.findall(after)
     attrs: dict[str, str | None] = {**dict(first), **dict(last)}
     if len(attrs) != len(first) + len(last) or "metadata" in attrs:
-        return None, {}, False
+        return None, False
     special = not plain >= attrs.keys()
     if special and (not attrs.keys() <= SYNTAX[opcode].rank.keys() or _opens_body(attrs)):
-        return None, {}, False
-    return dict(first), dict(last), special
+        return None, False
+    return (dict(first), dict(last)), special
 
 
 def _opens_body(attrs: dict[str, str | None]) -> bool:

@@ -31,13 +31,12 @@ _SHAPE = rf"(?:{_ARRAY}|{_PARENS})"
 _IOTA = r"\[[0-9,]++\]<=\[[0-9,]++\](?:T\([0-9,]++\))?+"
 _VALUE = rf"(?:[^\s,{{}}\"'()\[\]/]++(?![\[{{(])|{_STRING}|{_BRACES}|{_IOTA})"
 _KEY = r"[A-Za-z_][A-Za-z0-9_.\-]*+"
-_OPERAND_LIST = rf"%{_NAME}(?>(?:, (?:/\*index=[0-9]++\*/)?+%{_NAME})*)|{_NAME}(?>(?:, {_NAME})*)(?=\))"
 _PAIR = rf", (?!metadata=){_KEY}={_VALUE}"
 LINE = re.compile(
-    rf"\s*+((ROOT )?+%?+({_NAME}) = ({_SHAPE}) ([a-z][a-z0-9\-]*+)\((?:({_OPERAND_LIST})?+|([^()\"'\n]*+))\)"
-    rf"((?>(?:{_PAIR})*))(?:, metadata=({_BRACES}))?+((?>(?:{_PAIR})*)))(?=\s*+[%A-Za-z_}}])"
+    rf"\s*+(?P<line>(ROOT )?+%?+({_NAME}) = ({_SHAPE}) ([a-z][a-z0-9\-]*+)\(([^()\"'\n]*+)\)"
+    rf"((?>(?:{_PAIR})*))(?:, metadata=(?P<metadata>{_BRACES}))?+((?>(?:{_PAIR})*)))(?=\s*+[%A-Za-z_}}])"
 )
-"""Groups: the line, ROOT, name, shape, opcode, operands, payload, attributes before metadata, metadata, the rest."""
+"""Groups: line (so named too), ROOT, name, shape, opcode, operands, attributes, metadata (so named), the rest."""
 COMPUTATION_HEAD = re.compile(rf"(ENTRY\s++)?+(%?+)({_NAME})\s*+(?:{_PARENS}\s*+->\s*+({_SHAPE}))?+\s*+\{{")
 """The first line of a computation as XLA prints it: ENTRY, percent sign, name, result shape."""
 PAIRS = re.compile(rf", ({_KEY})=({_VALUE})")

@@ -14,7 +14,7 @@ from hloscope.core.text.scan import LineMap, match_bracket
 if TYPE_CHECKING:
     from hloscope.core.errors import Severity
     from hloscope.core.hlo.computation import HloComputation
-    from hloscope.core.hlo.instruction import HloInstruction
+    from hloscope.core.hlo.instruction import AttributeParts, HloInstruction
 
 _NEXT_LINE = re.compile(r"[\n\r]")
 _SIMPLE_SHAPE = re.compile(r"[a-z]\w*\[[\d,]*\](?:\{[\d,]*(?::[^{}]*)?\})?(?=\s)")
@@ -42,8 +42,8 @@ def _scan(text: str, pos: int) -> tuple[Shape, int]:
         raise ParseError("tuples are nested too deep", column=pos + 1) from None
 
 
-AttributeSplit = tuple["dict[str, str | None] | None", "dict[str, str | None]", bool]
-"""What stands before and after an instruction's metadata, by name, and whether the graph holds some of it."""
+AttributeSplit = tuple["AttributeParts | None", bool]
+"""An instruction's attributes apart from its metadata, and whether the graph holds some of them."""
 
 
 class Stop(Exception):
@@ -87,7 +87,7 @@ class Reading:
         self.shapes: dict[str, Shape] = {}
         """Shapes read so far, by text."""
         self.splits: dict[tuple[str, str, str], AttributeSplit] = {}
-        """Attributes read so far, by opcode and text; to be copied."""
+        """Attributes read so far, by opcode and text; not to be written to."""
 
     # ---------------------------------------------------------------- findings
     def report(

@@ -47,7 +47,7 @@ class HloCse:
         changed = self._merge(
             ctx, "same-constant", [(one, self._constant_key(one)) for one in computation if one.opcode == "constant"]
         )
-        known: dict[Hashable, HloInstruction] = {}
+        known: dict[Hashable, _Equals] = {}
         iotas: dict[Hashable, int] = {}
         numbers: dict[HloInstruction, int] = {}
         order = computation.post_order()
@@ -62,8 +62,8 @@ class HloCse:
                 numbers[one] = iotas.setdefault(key, numbers[one])
             if not self._may_merge(one):
                 continue
-            key = self._key(one, numbers, hashes)
-            first = known.setdefault(key, one)
+            equals = known.setdefault(self._key(one, numbers), _Equals(one))
+            first = equals.first_like(one, hashes, layouts=self.is_layout_sensitive)
             if first is not one and self._replace(ctx, "same-value", one, first):
                 changed = True
         return changed
@@ -104,19 +104,41 @@ class HloCse:
             return None
         return (self._shape_text(one), one.raw_attrs.get("sharding"), literal.values.tobytes())
 
-    def _key(
-        self, one: HloInstruction, numbers: dict[HloInstruction, int], hashes: dict[HloComputation, bytes]
-    ) -> Hashable:
+    def _key(self, one: HloInstruction, numbers: dict[HloInstruction, int]) -> Hashable:
+        """All that is compared but the called computations."""
         operands = [numbers[operand] for operand in one.operands]
         if one.info.commutative and len(operands) == 2:
             operands.sort()
         given = one.raw_attrs.items()
         attributes = tuple(sorted((k, text) for k, text in given if text is not None and k not in _NOT_COMPARED))
-        called = tuple(
-            (name, tuple(computation_hash(callee, hashes, layouts=self.is_layout_sensitive) for callee in group))
-            for name, group in sorted(one.called.items())
-        )
-        return (one.opcode, self._shape_text(one), one.payload, tuple(operands), attributes, called)
+        return (one.opcode, self._shape_text(one), one.payload, tuple(operands), attributes)
+
+
+class _Equals:
+    """Instructions that differ at most in what they call; bodies are hashed only where there are two of them."""
+
+    __slots__ = ("_by_called", "_first")
+
+    def __init__(self, first: HloInstruction) -> None:
+        self._first = first
+        self._by_called: dict[Hashable, HloInstruction] | None = None
+
+    def first_like(
+        self, one: HloInstruction, hashes: dict[HloComputation, bytes], *, layouts: bool
+    ) -> HloInstruction:
+        """The first that calls computations of the same structure; the instruction itself where it is that."""
+        if one is self._first or not (one.called or self._first.called):
+            return self._first
+        if self._by_called is None:
+            self._by_called = {_called(self._first, hashes, layouts): self._first}
+        return self._by_called.setdefault(_called(one, hashes, layouts), one)
+
+
+def _called(one: HloInstruction, hashes: dict[HloComputation, bytes], layouts: bool) -> Hashable:
+    return tuple(
+        (name, tuple(computation_hash(callee, hashes, layouts=layouts) for callee in group))
+        for name, group in sorted(one.called.items())
+    )
 
 
 def _has_control(one: HloInstruction) -> bool:

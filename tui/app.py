@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import re
 import shlex
 import subprocess
 import sys
 import threading
+import time
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from textual import events
 from textual.app import App, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.color import Color
+from textual.message import Message
 
 from hloscope.core.errors import HloscopeError
 from hloscope.tui.navigation import SCREENS, TITLES, History, Place, neighbour
 from hloscope.tui.palette import Actions
 from hloscope.tui.screens import import_all, make_screen
-from hloscope.tui.screens.base import RunScreen
+from hloscope.tui.screens.base import WIDE, RunScreen
 from hloscope.tui.screens.help import HelpScreen
 from hloscope.tui.screens.one_key import OneKeyScreen
 from hloscope.tui.state import State
@@ -27,6 +34,7 @@ from hloscope.tui.widgets.parts import PARTS
 
 if TYPE_CHECKING:
     from rich.style import Style
+    from textual.widget import Widget
 
     from hloscope.core.views.run import Run
 
@@ -36,6 +44,22 @@ _SWITCH_SECONDS = 0.0005
 
 _IMPORT_AFTER_SECONDS = 0.3
 """The first screen is drawn by then."""
+
+_QUIET_SECONDS = 0.5
+"""After so long without a key there is time for what nobody asked for yet."""
+
+_TIDY_SECONDS = 2.0
+"""After so long without a key, and with nothing at work, there is time to look for garbage."""
+
+_ARRIVAL_SECONDS = 5.0
+"""How long a key waits for a screen at most."""
+
+_GC_THRESHOLDS = (2_000, 10, 100)
+"""Few full collections: one stops every thread, for 200 ms where a module of 2,000 instructions was looked into."""
+
+
+class Probe(Message):
+    """Follows a key on its way."""
 
 
 class DashboardApp(App[None]):
@@ -81,6 +105,14 @@ class DashboardApp(App[None]):
         self._screens: dict[str, RunScreen] = {}
         self._key = f"{os.path.abspath(run.source.path)}|{run.source.module}"
         self._kept: dict[str, Any] = self.state.run(self._key)
+        self.ahead: list[str] | None = None
+        """Screens still to be made while nobody types; None until the first one is there."""
+        self._pressed = 0.0
+        """When the last key or click came."""
+        self._untidy = True
+        self._typed: deque[events.Key] = deque()
+        self._dealt = asyncio.Event()
+        self._delivery: asyncio.Task[None] | None = None
         self.register_theme(SAFE)
 
     def get_css_variables(self) -> dict[str, str]:
@@ -119,16 +151,91 @@ class DashboardApp(App[None]):
         if place is not None and place.stage is not None and not 0 <= place.stage < len(self.run_opened.outline):
             place = None
         self._show(place or Place("overview"))
+        gc.set_threshold(*_GC_THRESHOLDS)
+        gc.freeze()
+        self.set_interval(_QUIET_SECONDS / 2, self._at_leisure)
         if not self.is_headless:
-            # Not a worker: nobody waits for it, and leaving does not.
-            ahead = threading.Timer(_IMPORT_AFTER_SECONDS, import_all)
-            ahead.daemon = True
-            ahead.start()
+            self.look_ahead()
+
+    def look_ahead(self) -> None:
+        """Import, then make the other screens while nobody types, so that the first visit of one keeps no key waiting."""
+
+        def imported() -> None:
+            import_all()
+            self.ahead = [name for name, _, _ in SCREENS]
+
+        # Not a worker: nobody waits for it, and leaving does not.
+        thread = threading.Timer(_IMPORT_AFTER_SECONDS, imported)
+        thread.daemon = True
+        thread.start()
+
+    def on_unmount(self) -> None:
+        """Garbage is collected as everywhere again."""
+        if self._delivery is not None:
+            self._delivery.cancel()
+        gc.set_threshold(700, 10, 10)
+        gc.unfreeze()
+
+    async def on_event(self, event: events.Event) -> None:
+        """Keys one after the other: what is typed ahead is meant for what the keys before it open."""
+        if isinstance(event, events.InputEvent):
+            self._pressed = time.monotonic()
+        if isinstance(event, events.Key) and not event.is_forwarded:
+            self._typed.append(event)
+            if self._delivery is None or self._delivery.done():
+                self._delivery = asyncio.create_task(self._deliver())
+            return
+        await super().on_event(event)
+
+    async def _deliver(self) -> None:
+        """Hand out what was typed, each key when the one before it was dealt with."""
+        while self._typed:
+            until = time.monotonic() + _ARRIVAL_SECONDS
+            while isinstance(self.screen, RunScreen) and not self.screen.begun and time.monotonic() < until:
+                await asyncio.sleep(0.002)
+            try:
+                await super().on_event(self._typed.popleft())
+            except Exception as error:  # as for any other message: it is shown when the dashboard ends
+                self._handle_exception(error)
+            # A probe takes the way of the key, from the widget that has the focus up to here, and arrives after it.
+            self._dealt.clear()
+            if (self.focused or self.screen).post_message(Probe()):
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._dealt.wait(), _ARRIVAL_SECONDS)
+
+    def on_probe(self) -> None:
+        """The key before it was dealt with."""
+        self._dealt.set()
+
+    def _at_leisure(self) -> None:
+        """One thing that nobody asked for yet."""
+        quiet = time.monotonic() - self._pressed
+        if quiet < _QUIET_SECONDS:
+            return
+        if self.ahead:
+            name = self.ahead.pop(0)
+            if name not in self._screens:
+                self._make(name)
+                self._get_screen(name)  # composed and styled, not shown
+                self._untidy = True
+        elif any(worker.is_running for worker in self.workers):
+            self._untidy = True
+        elif self._untidy and quiet >= _TIDY_SECONDS:
+            # What the analyses made stays as long as the run: later collections need not look at it again.
+            self._untidy = False
+            gc.collect()
+            gc.freeze()
+
+    def dropped(self) -> None:
+        """Something large is no longer needed: look at everything once."""
+        gc.unfreeze()
+        self._untidy = True
 
     def _save(self) -> None:
         screens = dict(self._kept.get("screens") or {})
         for name, screen in self._screens.items():
-            screens[name] = screen.remembered()
+            if screen.begun:
+                screens[name] = screen.remembered()
         here = self.here
         self.state.put_run(
             self._key,
@@ -170,13 +277,8 @@ class DashboardApp(App[None]):
         self._show(place)
 
     def _show(self, place: Place) -> None:
-        screen = self._screens.get(place.screen)
-        fresh = screen is None
-        if screen is None:
-            screen = self._screens[place.screen] = make_screen(place.screen, self.run_opened)
-            kept = (self._kept.get("screens") or {}).get(place.screen)
-            screen.recall(kept if isinstance(kept, dict) else {})
-            self.install_screen(screen, place.screen)
+        screen = self._screens.get(place.screen) or self._make(place.screen)
+        fresh = not screen.begun
         if self.screen is not screen:
             if isinstance(self.screen, RunScreen):
                 self.switch_screen(place.screen)
@@ -186,10 +288,25 @@ class DashboardApp(App[None]):
         if place != bare or fresh:
             self.call_after_refresh(screen.go_to, place)
 
-    def act_on(self, screen: str, action: str) -> None:
-        """Go to a screen and do there what one of its keys does."""
-        self.go(Place(screen))
-        self.call_after_refresh(lambda: self.run_action(action, self._screens[screen]))
+    def _make(self, name: str) -> RunScreen:
+        screen = self._screens[name] = make_screen(name, self.run_opened)
+        kept = (self._kept.get("screens") or {}).get(name)
+        screen.recall(kept if isinstance(kept, dict) else {})
+        # Known before it is drawn, so that it is not laid out twice.
+        screen.set_class(self.size.width < WIDE, "-narrow").set_class(self.size.width >= WIDE, "-wide")
+        self.install_screen(screen, name)
+        return screen
+
+    def act_on(self, screen: str, action: str, widget: type[Widget] | None = None) -> None:
+        """Go to a screen and do there what one of its keys, or of the keys of a widget in it, does."""
+        if self.here is None or self.here.screen != screen:
+            self.go(Place(screen))
+
+        async def act() -> None:
+            node = self._screens[screen]
+            await self.run_action(action, node if widget is None else node.query_one(widget))
+
+        self.call_after_refresh(act)
 
     def go_by_words(self, text: str) -> None:
         """To what the user typed: a stage number, a screen, or an instruction."""

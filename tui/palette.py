@@ -9,7 +9,7 @@ from typing import Any, cast
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from hloscope.tui.navigation import SCREENS, Place
-from hloscope.tui.screens import own_bindings
+from hloscope.tui.screens import own_bindings, widget_bindings
 
 Command = tuple[str, str, Callable[[], Any]]
 
@@ -17,7 +17,8 @@ Command = tuple[str, str, Callable[[], Any]]
 class Actions(Provider):
     """Actions with the key that does the same."""
 
-    def _commands(self) -> Iterator[Command]:
+    def commands(self) -> Iterator[Command]:
+        """What each is called, the key that does the same, and the action."""
         from hloscope.tui.app import DashboardApp
         from hloscope.tui.screens.help import key_names
 
@@ -38,18 +39,23 @@ class Actions(Provider):
                     key = binding.key_display or key_names(binding.key)
                     run = partial(app.act_on, name, binding.action)
                     yield f"{title}: {binding.description}", f"key {key} there", run
+            for kind, binding in widget_bindings(name):
+                if binding.description not in seen:
+                    key = binding.key_display or key_names(binding.key)
+                    run = partial(app.act_on, name, binding.action, kind)
+                    yield f"{title}: {binding.description}", f"key {key} {getattr(kind, 'KEYS_OF', 'there')}", run
         for theme in app.available_themes:
             yield f"Theme: {theme}", "", partial(app.choose_theme, theme)
 
     async def discover(self) -> Hits:
         """Everything, before anything is typed."""
-        for title, text, action in self._commands():
+        for title, text, action in self.commands():
             yield DiscoveryHit(title, action, help=text or None)
 
     async def search(self, query: str) -> Hits:
         """What matches."""
         matcher = self.matcher(query)
-        for title, text, action in self._commands():
+        for title, text, action in self.commands():
             score = matcher.match(title)
             if score > 0:
                 yield Hit(score, matcher.highlight(title), action, help=text or None)

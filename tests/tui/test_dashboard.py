@@ -163,7 +163,7 @@ async def test_help_lists_the_keys_of_this_screen(dump: Path) -> None:
     async with dashboard(dump) as pilot:
         await press(pilot, "question_mark")
         assert isinstance(pilot.app.screen, HelpScreen)
-        shown = str(pilot.app.screen.query_one("#help Static", Static).content)
+        shown = str(pilot.app.screen.query("#help Static").first(Static).content)
         for binding in StagesScreen.BINDINGS:
             assert getattr(binding, "description", "") in shown
         await press(pilot, "escape")

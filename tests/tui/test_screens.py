@@ -8,12 +8,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.tui.settling import settle
+from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input, Static, TextArea
 
 from hloscope.core.views.run import load
 from hloscope.tui.app import DashboardApp
 from hloscope.tui.navigation import SCREENS, Place, neighbour
+from hloscope.tui.palette import Actions
+from hloscope.tui.screens import own_bindings, widget_bindings
+from hloscope.tui.screens.base import RunScreen
 from hloscope.tui.screens.help import HelpScreen
 from hloscope.tui.state import State
 from hloscope.tui.widgets.buffer_map import BufferMap
@@ -291,7 +295,7 @@ async def test_history_marks_goto_palette_and_what_is_restored(tmp_path: Path) -
         assert "layouts" in status(pilot)
         await press(pilot, "question_mark")
         assert isinstance(pilot.app.screen, HelpScreen)
-        shown = label(pilot, "#help Static")
+        shown = "\n".join(str(one.content) for one in pilot.app.screen.query("#help Static").results(Static))
         assert "Of every stage" in shown and "Can two share" not in shown and "Mark this place" in shown
         await press(pilot, "escape", "colon")
         assert pilot.app.screen.id != "stages"
@@ -314,3 +318,21 @@ def test_tab_goes_round() -> None:
         seen.append(neighbour(seen[-1], 1))
     assert sorted(seen) == sorted(name for name, _, _ in SCREENS)
     assert neighbour(seen[-1], 1) == "overview" and neighbour("overview", -1) == seen[-1]
+
+
+async def test_the_palette_holds_every_action_of_every_screen() -> None:
+    async with dashboard(TPU, start=Place("sql")) as pilot:
+        known: set[str] = set()
+        for owner in (DashboardApp, RunScreen, LinePane):
+            known |= {one.description for one in owner.BINDINGS if isinstance(one, Binding)}
+        for name, _, title in SCREENS:
+            own = [*own_bindings(name), *(one for _, one in widget_bindings(name))]
+            assert own, name
+            known |= {one.description if name == "sql" else f"{title}: {one.description}" for one in own}
+        held = {title for title, _, _ in Actions(pilot.app.screen).commands()}
+        titles = {title for _, _, title in SCREENS}  # in the palette as "Screen: …"
+        assert not known - held - titles and {f"Screen: {title}" for title in titles} <= held
+        run = next(run for title, _, run in Actions(pilot.app.screen).commands() if title == "Overview: Zoom in")
+        run()
+        await settle(pilot)
+        assert "overview" in status(pilot)

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 from textual.binding import Binding
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from textual.widget import Widget
+
     from hloscope.core.views.run import Run
     from hloscope.tui.screens.base import RunScreen
 
@@ -39,6 +43,15 @@ def own_bindings(name: str) -> list[Binding]:
     """The keys that a screen has of its own."""
     module = import_module(f"hloscope.tui.screens.{_FILES.get(name, name)}")
     return [one for one in getattr(module, _CLASSES[name]).BINDINGS if isinstance(one, Binding)]
+
+
+def widget_bindings(name: str) -> Iterator[tuple[type[Widget], Binding]]:
+    """The keys of the widgets that only this screen has, each with its widget."""
+    module = import_module(f"hloscope.tui.screens.{_FILES.get(name, name)}")
+    for kind in getattr(module, _CLASSES[name]).KEYED:
+        for one in kind.BINDINGS:
+            if isinstance(one, Binding) and one.description:
+                yield kind, one
 
 
 def make_screen(name: str, run: Run) -> RunScreen:

@@ -30,11 +30,15 @@ from hloscope.tui.widgets.tab_bar import TabBar
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
+    from textual.widget import Widget
 
     from hloscope.core.views.run import Run
     from hloscope.tui.app import DashboardApp
 
 T = TypeVar("T")
+
+WIDE = 130
+"""Columns from which panes stand beside one another."""
 
 _PROGRESS_SECONDS = 0.1
 """Time between two reports of progress that are shown."""
@@ -58,7 +62,10 @@ class RunScreen(Screen[None]):
     LEGEND: ClassVar[str] = ""
     """What help says below the keys."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (130, "-wide")]
+    KEYED: ClassVar[tuple[type[Widget], ...]] = ()
+    """Widgets of this screen that have keys of their own."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "ask('search')", "Search", key_display="/"),
@@ -86,6 +93,8 @@ class RunScreen(Screen[None]):
         self.run = run
         self._asking = ""
         self._started = False
+        self.begun = False
+        """Whether it was ever shown."""
         self._came_from: LinePane | None = None
 
     @property
@@ -105,8 +114,17 @@ class RunScreen(Screen[None]):
         """The question line shows only when something is asked."""
         self.query_one("#question", Input).display = False
         self._started = True
-        self.at(self.where())
-        self.start()
+
+    def on_screen_resume(self) -> None:
+        """The first time that it is shown, it asks for what it shows."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Start, once: a screen may have been made ahead of its first visit."""
+        if not self.begun and self._started:
+            self.begun = True
+            self.at(self.where())
+            self.start()
 
     # ---------------------------------------------------------------- what a screen says of itself
     def body(self) -> ComposeResult:
@@ -114,7 +132,7 @@ class RunScreen(Screen[None]):
         raise NotImplementedError
 
     def start(self) -> None:
-        """Called once, when the widgets are there."""
+        """Called once, when the screen is first shown."""
 
     def place(self) -> Place:
         """Where one is."""
@@ -229,6 +247,13 @@ class RunScreen(Screen[None]):
         """The line under the cursor."""
         pane = self.pane
         return pane.current if pane is not None else None
+
+    def turn_to(self, widget: Widget) -> None:
+        """Move the focus; while something is being asked it stays there, and comes here when it was answered."""
+        if not self.query_one("#question", Input).display:
+            widget.focus()
+        elif isinstance(widget, LinePane):
+            self._came_from = widget
 
     def action_other_pane(self) -> None:
         """Move the focus to the next pane."""
@@ -346,7 +371,7 @@ class RunScreen(Screen[None]):
         """Give the focus to where it is at the start."""
         panes = self.panes()
         if panes:
-            panes[0].focus()
+            self.turn_to(panes[0])
 
     def action_next_match(self, step: int) -> None:
         """The next line that matches the search."""

@@ -53,7 +53,7 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
 
     def start(self) -> None:
         """Say what would be run; nothing runs unasked."""
-        self.rows.focus()
+        self.turn_to(self.rows)
         self.set_interval(1.0, self._tick)
         self._show()
 

@@ -35,6 +35,7 @@ class BuffersScreen(RunScreen):
     """Map on one side; on the other the peak, the allocations, the values of one, or the hazards."""
 
     NAME = "buffers"
+    KEYED = (BufferMap,)
     PROMPTS = {
         "share": "could these two share memory? A B (a part of a tuple: A{1})",
         "whatif": "what if: drop:NAME, donate:N (parameter number), dtype:NAME=TYPE",
@@ -78,7 +79,7 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
     def start(self) -> None:
         """Read or make the assignment."""
         self.query_one("#head", Static).update("reading buffers …")
-        self.query_one(BufferMap).focus()
+        self.turn_to(self.query_one(BufferMap))
         self.ask_core(self._read, self._put, group="report", what="buffers", failed=self._fault)
 
     def _read(self, work: Work) -> MapData:
@@ -157,7 +158,7 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
                 self._look, self._put_hazards, group="hazards", what="looking for wrong sharing", failed=self._told
             )
         self._list()
-        self.query_one("#list", LinePane).focus()
+        self.turn_to(self.query_one("#list", LinePane))
 
     def _look(self, work: Work) -> list[Hazard]:
         with self.dashboard.heavy:
@@ -267,7 +268,7 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
                 at for at, number in enumerate(self._by_size) if self._data.allocations[number] is line.item
             )
             self._show_allocation()
-            self.query_one(BufferMap).focus()
+            self.turn_to(self.query_one(BufferMap))
         else:
             super().follow(line)
 
@@ -353,7 +354,7 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
 
     def focus_first(self) -> None:
         """To the map."""
-        self.query_one(BufferMap).focus()
+        self.turn_to(self.query_one(BufferMap))
 
     # ---------------------------------------------------------------- where one is
     def place(self) -> Place:

@@ -51,7 +51,7 @@ after the stage at which they part, rows are the same only to the letter
 
     def start(self) -> None:
         """Ask for the second compile, or open the one that was given."""
-        self.rows.focus()
+        self.turn_to(self.rows)
         if self._path or self.dashboard.other:
             self._open(self._path or self.dashboard.other or "")
         else:
@@ -76,6 +76,7 @@ after the stage at which they part, rows are the same only to the letter
     def _put(self, answer: tuple[Run, Compared]) -> None:
         if self._other is not None:
             self._other.close()
+            self.dashboard.dropped()
         self._other, self._found = answer
         self.run.on_close(self._other.close)
         self.say("")

@@ -63,7 +63,7 @@ priority: a place in the queue, with the time that fusing would save; ineligible
     def start(self) -> None:
         """Read the decisions."""
         self.head("reading fusion decisions …")
-        self.rows.focus()
+        self.turn_to(self.rows)
         self.ask_core(self._read, self._put, group="report", what="fusion", failed=self.fault)
 
     def _read(self, work: Work) -> FusionReport:
@@ -217,7 +217,7 @@ priority: a place in the queue, with the time that fusing would save; ineligible
     def _put_pair(self, facts: PairFacts) -> None:
         self.say("")
         self.detail.show(pair_lines(facts))
-        self.detail.focus()
+        self.turn_to(self.detail)
 
     def answered(self, what: str, text: str) -> None:
         """Filter, pair or device."""

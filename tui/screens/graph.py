@@ -33,6 +33,8 @@ _LABEL = 34
 class Canvas(LinePane, inherit_bindings=False):
     """The pane that the graph is drawn in; its keys move from node to node."""
 
+    KEYS_OF: ClassVar[str] = "in the drawing"
+    """How help calls the place where these keys hold."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "screen.side(-1)", "Node to the left", show=False),
         Binding("right,l", "screen.side(1)", "Node to the right", show=False),
@@ -47,6 +49,7 @@ class GraphScreen(RunScreen):
     """One pane that is drawn, and a line on the node under the cursor."""
 
     NAME = "graph"
+    KEYED = (Canvas,)
     PROMPTS = {
         "node": "draw the neighbourhood of which instruction?",
         "export": "write the graph to which file? its ending decides: .dot or .svg",
@@ -82,7 +85,7 @@ a fusion, loop or call is one node; z goes inside, and from a parameter of the i
 
     def start(self) -> None:
         """Begin at the root of the entry."""
-        self.query_one("#canvas", Canvas).focus()
+        self.turn_to(self.query_one("#canvas", Canvas))
         if self._index is None:
             self._load(self._stage, "")
 

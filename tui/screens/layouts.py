@@ -52,7 +52,7 @@ free: the layouts differ only in dimensions of size 1, no byte moves
     def start(self) -> None:
         """Find the copies."""
         self.head("looking for copies and their causes …")
-        self.rows.focus()
+        self.turn_to(self.rows)
         self.ask_core(self._read, self._put, group="report", what="copies", failed=self.fault)
 
     def _read(self, work: Work) -> CopiesAnswer:

@@ -43,10 +43,14 @@ class Finding:
     place: Place | None
 
 
+_LATER = Finding("a large module: the letter, or a for all, works it out", "", None)
+
+
 class OverviewScreen(RunScreen):
     """Facts, strip, findings."""
 
     NAME = "overview"
+    KEYED = (StripChart,)
     LEGEND = """
 the strip: height is the number of instructions; below it time, bytes that the module writes, and what the pass did:
 - fewer instructions, + more, ~ changed, · nothing, ! a change that no pass announced, or a broken snapshot
@@ -77,6 +81,8 @@ letters before the findings go to their place; a works the slow ones out in a la
         self._rows: Sequence[PassRow] = ()
         self._cursor = 0
         self._flags: str | None = None
+        self._wish = ""
+        """The finding whose letter was pressed before it was known."""
 
     def body(self) -> ComposeResult:
         """Facts above, the strip with the pass under its cursor, the findings."""
@@ -88,7 +94,7 @@ letters before the findings go to their place; a works the slow ones out in a la
     def start(self) -> None:
         """Facts at once, the rest as it is read."""
         self.query_one("#facts", Static).update(self._facts())
-        self.query_one(StripChart).focus()
+        self.turn_to(self.query_one(StripChart))
         self._list()
         self.ask_core(self._read, self._put, group="timeline", what="reading stages")
 
@@ -109,7 +115,7 @@ letters before the findings go to their place; a works the slow ones out in a la
             self.action_all()
         else:
             for key in ("copy", "refusal", "peak"):
-                self._found[key] = Finding("a large module: a works it out", "", None)
+                self._found[key] = _LATER
             self._list()
         self.at(self.where())
 
@@ -220,6 +226,7 @@ letters before the findings go to their place; a works the slow ones out in a la
             ]
         pane = self.query_one("#findings", LinePane)
         pane.show(lines, cursor=max(1, pane.cursor))
+        self._grant()
 
     @on(StripChart.Moved)
     def _strip_moved(self) -> None:
@@ -242,10 +249,27 @@ letters before the findings go to their place; a works the slow ones out in a la
     def action_finding(self, key: str) -> None:
         """To the place of a finding by its letter."""
         found = self._found.get(key)
-        if found is None:
-            self.say("not worked out yet")
-        else:
+        if found is not None and found is not _LATER:
             self._open(found)
+            return
+        self._wish = key
+        self.say("working it out, then it opens; x cancels")
+        if found is _LATER:
+            makers = {"peak": _peak, "refusal": _refusal, "copy": _copy}
+            self.ask_core(lambda work: self._find(work, key, makers[key]), lambda _: None, group="findings", what=key)
+
+    def action_cancel_work(self) -> None:
+        """Nothing is waited for any more."""
+        self._wish = ""
+        super().action_cancel_work()
+
+    def _grant(self) -> None:
+        """Open what was asked for before it was known, if one is still here."""
+        found = self._found.get(self._wish)
+        if found is not None and found is not _LATER:
+            self._wish = ""
+            if self.is_current:
+                self._open(found)
 
     def _open(self, found: Finding) -> None:
         if found.place is None:
@@ -271,7 +295,7 @@ letters before the findings go to their place; a works the slow ones out in a la
 
     def focus_first(self) -> None:
         """To the strip."""
-        self.query_one(StripChart).focus()
+        self.turn_to(self.query_one(StripChart))
 
 
 # ---------------------------------------------------------------- what is found

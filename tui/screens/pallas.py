@@ -56,7 +56,7 @@ without --trace the file is only parsed; --trace imports it in a child process, 
 
     def start(self) -> None:
         """Ask for a file."""
-        self.rows.focus()
+        self.turn_to(self.rows)
         if self._words:
             self.action_again()
         else:

@@ -69,7 +69,7 @@ t shows the sequence of thunks of a dump that has it
     def start(self) -> None:
         """Read the order."""
         self.head("reading the schedule …")
-        self.rows.focus()
+        self.turn_to(self.rows)
         self.ask_core(self._read, self._put, group="report", what="schedule", failed=self.fault)
 
     def _read(self, work: Work) -> tuple[list[_Step], list[str] | None, int, str]:

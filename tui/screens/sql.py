@@ -84,7 +84,7 @@ i begins to type, ctrl+r runs the query, escape leaves the query; enter on a kep
     def start(self) -> None:
         """Schema at once; the answer when asked for."""
         self._fill_schema()
-        self.query_one("#schema", LinePane).focus()
+        self.turn_to(self.query_one("#schema", LinePane))
         self.query_one("#columns", Static).update("ctrl+r runs the query")
 
     def _saved(self) -> dict[str, str]:
@@ -150,7 +150,8 @@ i begins to type, ctrl+r runs the query, escape leaves the query; enter on a kep
         ]  # fmt: skip
         pane = self.query_one("#rows", LinePane)
         pane.show(made or [Line("no row", "note")])
-        pane.focus()
+        if self.query_one("#query", TextArea).text == self._query:  # else somebody types the next one
+            self.turn_to(pane)
         more = f", more than {LIMIT:,} were not fetched" if result.truncated else ""
         self.say(f"{len(result.rows):,} rows{more}; enter goes to the stage or instruction of a row")
 
@@ -194,7 +195,7 @@ i begins to type, ctrl+r runs the query, escape leaves the query; enter on a kep
 
     def focus_first(self) -> None:
         """To the queries."""
-        self.query_one("#schema", LinePane).focus()
+        self.turn_to(self.query_one("#schema", LinePane))
 
     def remembered(self) -> dict[str, Any]:
         """The query."""

@@ -110,7 +110,7 @@ class StagesScreen(RunScreen):
         )
         table = self.query_one(StageTable)
         table.fill(self.run.outline, None, keep=0)
-        table.focus()
+        self.turn_to(table)
         self.ask_core(self._read, self._timeline_read, group="timeline", what="reading stages")
 
     def _read(self, work: Work) -> tuple[Sequence[PassRow], Summary]:
@@ -197,7 +197,7 @@ class StagesScreen(RunScreen):
             self._stage = 0
         self._show()
         if place.view != "diff" or place.cursor or place.goal:
-            self._pane.focus()
+            self.turn_to(self._pane)
 
     def remembered(self) -> dict[str, Any]:
         """Filters and ways of showing."""
@@ -349,7 +349,7 @@ class StagesScreen(RunScreen):
         """Enter: from the timeline to the stage, from a place found to the text, from a step of a history to its
         diff, else why."""
         if isinstance(self.focused, StageTable):
-            self._pane.focus()
+            self.turn_to(self._pane)
             return
         if self._view == "found" and line.instruction is None and line.stage is not None:
             self.dashboard.go(Place(self.NAME, line.stage, "found", self._subject))
@@ -413,13 +413,13 @@ class StagesScreen(RunScreen):
         if what == "pass":
             self._words = text
             self._fill(self._stage)
-            self.query_one(StageTable).focus()
+            self.turn_to(self.query_one(StageTable))
         elif what == "name" and text and self.is_pattern(text):
             self.dashboard.go(Place(self.NAME, self._stage, "found", text))
 
     def focus_first(self) -> None:
         """To the timeline."""
-        self.query_one(StageTable).focus()
+        self.turn_to(self.query_one(StageTable))
 
     def action_next_change(self, step: int) -> None:
         """The next change in the diff."""

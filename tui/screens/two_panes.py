@@ -87,6 +87,6 @@ class TwoPanesScreen(RunScreen):
     def follow(self, line: Line) -> None:
         """Enter on a row goes to its details, in the details to what is named."""
         if self.focused is self.rows and line.item is not None and self.detail.lines:
-            self.detail.focus()
+            self.turn_to(self.detail)
         else:
             super().follow(line)

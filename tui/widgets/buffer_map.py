@@ -27,6 +27,8 @@ _EMPTY = -1
 class BufferMap(Widget, can_focus=True):
     """The map of one allocation with a cursor that names the value under it."""
 
+    KEYS_OF: ClassVar[str] = "in the map"
+    """How help calls the place where these keys hold."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1,0)", "Earlier", show=False),
         Binding("right,l", "move(1,0)", "Later", show=False),
@@ -58,6 +60,8 @@ class BufferMap(Widget, can_focus=True):
         """Column of the cursor."""
         self.y = 0
         """Row of the cursor, two in a line."""
+        self._held = (0, 0.0)
+        """Step, and part of the allocation above it: where the cursor is at any size."""
 
     def show(self, allocation: BufferRow, names: Sequence[str], peak: int) -> None:
         """Show an allocation; `names` says what runs at each step, `peak` is the fullest step."""
@@ -66,7 +70,15 @@ class BufferMap(Widget, can_focus=True):
         self._steps = max(1, len(names), last + 1)
         self._drawn = (0, 0)
         self.x, self.y = self._column(peak), 0
+        self._held = (peak, 0.0)
         self.refresh()
+
+    def on_resize(self) -> None:
+        """The cursor stays at its step and offset."""
+        step, part_of = self._held
+        self.x = self._column(step)
+        self.y = max(0, min(int(part_of * self._high), self._high - 1))
+        self.post_message(self.Moved())
 
     # ---------------------------------------------------------------- geometry
     @property
@@ -77,8 +89,9 @@ class BufferMap(Widget, can_focus=True):
     def _high(self) -> int:
         return max(2, 2 * (self.size.height - 1))
 
-    def _column(self, step: int) -> int:
-        return min(self._wide - 1, step * self._wide // self._steps)
+    def _column(self, step: int, wide: int | None = None) -> int:
+        wide = self._wide if wide is None else wide
+        return min(wide - 1, step * wide // self._steps)
 
     def _make_grid(self) -> None:
         """Which value each cell shows: the one that fills most of it, roughly; later ones over earlier ones."""
@@ -95,7 +108,8 @@ class BufferMap(Widget, can_focus=True):
             if not value.size:
                 continue
             first, last = value.live if value.live is not None else (0, self._steps - 1)
-            x0, x1 = self._column(first), max(self._column(first), (last + 1) * wide // self._steps - 1)
+            x0 = self._column(first, wide)
+            x1 = max(x0, (last + 1) * wide // self._steps - 1)
             y0 = min(high - 1, value.offset * high // one.size)
             y1 = max(y0, min(high, -(-(value.offset + value.size) * high // one.size)) - 1)
             for y in range(y0, y1 + 1):
@@ -115,6 +129,7 @@ class BufferMap(Widget, can_focus=True):
 
     def _to(self, x: int, y: int) -> None:
         self.x, self.y = max(0, min(x, self._wide - 1)), max(0, min(y, self._high - 1))
+        self._held = (self.step, self.y / self._high)
         self.refresh()
         self.post_message(self.Moved())
 

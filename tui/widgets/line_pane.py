@@ -29,6 +29,8 @@ _WIDEST = 2000
 class LinePane(ScrollView, can_focus=True):
     """Lines with a cursor. ``enter`` on a line that names an instruction posts ``Chosen``."""
 
+    KEYS_OF: ClassVar[str] = "in a list"
+    """How help calls the place where these keys hold."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j,down", "move(1)", "Down", show=False),
         Binding("k,up", "move(-1)", "Up", show=False),

@@ -33,6 +33,8 @@ _WIDEST = 6
 class StripChart(Widget, can_focus=True):
     """One column for each pass; several passes share one where there are more than fit, and the largest shows."""
 
+    KEYS_OF: ClassVar[str] = "in the strip of passes"
+    """How help calls the place where these keys hold."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Pass before", show=False),
         Binding("right,l", "move(1)", "Pass after", show=False),

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from hloscope.core.analysis.device import load_device
 from hloscope.core.errors import UsageError
-from hloscope.lsp.features.stages import dump_of
+from hloscope.lsp.features.stages import dump_of, newest
 
 if TYPE_CHECKING:
     from hloscope.core.analysis.device import DeviceDescription
@@ -98,6 +98,18 @@ class Companion:
         self.failed: str | None = None
         """Why there are none, in one line."""
         self._births: dict[str, str | None] = {}
+        self._seen: object = None
+        """What the dump on disk was when it was asked about."""
+
+    def look(self) -> bool:
+        """Forget everything where the dump on disk is not what it was; whether that is so."""
+        place = dump_of(self.uri)
+        seen = None if place is None else (place.files, place.bytes, newest(place.folder))
+        before, self._seen = self._seen, seen
+        if before is None or seen == before:
+            return False
+        self.facts, self.failed, self._births = None, None, {}
+        return True
 
     async def prepare(self) -> bool:
         """Ask the child, once; whether there is something new."""

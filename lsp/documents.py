@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
@@ -254,10 +254,10 @@ class Documents:
         """What is looked for from now on, as the client wishes."""
         self._checks = tuple(checks)
 
-    def look_again(self) -> None:
-        """Look at every text anew, as after an edit: what is looked for has changed."""
-        for document in self._documents.values():
-            if document.is_hlo:
+    def look_again(self, folders: Container[str] | None = None) -> None:
+        """Look at every text anew, as after an edit: what is looked for has changed, or what lies in these folders."""
+        for uri, document in self._documents.items():
+            if document.is_hlo and (folders is None or uri.rpartition("/")[0] in folders):
                 if document.check is not None:
                     document.check.cancel()
                 document.check = asyncio.ensure_future(self._look(document, document.current, 0, first=False))
@@ -423,7 +423,12 @@ class Documents:
     async def _ask_dump(self, document: Document, snapshot: Snapshot, reading: Reading) -> None:
         """Once nobody types, ask what the dump knows, and publish it."""
         companion = document.companion
-        if self.facts_check is None or companion is None or companion.facts is not None or companion.failed is not None:
+        if companion is None:
+            return
+        if await asyncio.to_thread(companion.look) and document.current is snapshot:
+            # What it said before is of another dump.
+            self._publish(snapshot.uri, snapshot.version, document.found)
+        if self.facts_check is None or companion.facts is not None or companion.failed is not None:
             return
         await asyncio.sleep(DUMP_PAUSE_SECONDS)
         async with self._asking(snapshot.uri):

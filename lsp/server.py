@@ -56,6 +56,7 @@ Watch = Callable[[str], None]
 
 _REQUEST_FAILED = -32803
 _INTERNAL_ERROR = -32603
+_WATCHED = "**/*.{txt,hlo}"
 _PARENT_SECONDS = 1.0
 _REPORT_SECONDS = 0.2
 """Between two lines on how far a command is."""
@@ -88,7 +89,9 @@ class HloServer(LanguageServer):
         self._ended = threading.Event()
         # pygls marks what it registers, which a bound method does not allow.
         self.feature(types.INITIALIZE)(lambda params: self._initialize(params))
+        self.feature(types.INITIALIZED)(lambda params: self._watch_files())
         self.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)(lambda params: self._configure(params))
+        self.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)(lambda params: self._files_changed(params))
         for feature in features_of_a_client():
             self.feature(feature.method, feature.options)(self._handler(feature))
         for feature in ITEM_FEATURES:
@@ -156,6 +159,21 @@ class HloServer(LanguageServer):
     def _configure(self, params: types.DidChangeConfigurationParams) -> None:
         self._apply(self.settings.changed(params.settings))
         self.documents.look_again()
+
+    def _watch_files(self) -> None:
+        """Ask to be told of changes of dumps, where the client offers it."""
+        workspace = self.client_capabilities.workspace
+        watched = None if workspace is None else workspace.did_change_watched_files
+        if watched is None or not watched.dynamic_registration:
+            return
+        options = types.DidChangeWatchedFilesRegistrationOptions([types.FileSystemWatcher(_WATCHED)])
+        method = types.WORKSPACE_DID_CHANGE_WATCHED_FILES
+        self.client_register_capability(
+            types.RegistrationParams([types.Registration("hloscope-dumps", method, options)]), lambda _: None
+        )
+
+    def _files_changed(self, params: types.DidChangeWatchedFilesParams) -> None:
+        self.documents.look_again({change.uri.rpartition("/")[0] for change in params.changes})
 
     def _watch(self, process: int, gone: Callable[[], None]) -> None:
         while not self._ended.wait(_PARENT_SECONDS):

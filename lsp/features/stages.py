@@ -87,6 +87,15 @@ def dump_of(uri: str) -> DumpPlace | None:
     return _dump_of(folder, name, os.stat(folder).st_mtime_ns)
 
 
+def newest(folder: str) -> int:
+    """When the latest change in a folder was, in nanoseconds; 0 where it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return max((one.stat().st_mtime_ns for one in entries), default=0)
+    except OSError:
+        return 0
+
+
 @lru_cache(maxsize=64)
 def _dump_of(folder: str, name: str, changed: int) -> DumpPlace | None:
     """The same; kept until the folder changes."""

@@ -188,3 +188,31 @@ def test_rates_are_those_of_the_gpu_that_the_dump_s_files_name(shared: Any, fixt
         said = shared.client.at("hover", file.as_uri(), line, column)["contents"]["value"]
         assert "flops a byte" in said
         assert ("bound" in said and device in said) if device is not None else "bound" not in said
+
+
+def test_a_dump_that_changes_on_disk_is_looked_at_again(start: Any, fixtures: Path, tmp_path: Path) -> None:
+    client = start().client
+    registers = {"didChangeWatchedFiles": {"dynamicRegistration": True}}
+    client.request("initialize", {"processId": None, "rootUri": None, "capabilities": {"workspace": registers}})
+    client.notify("initialized", {})
+    [watched] = client.wait_for("client/registerCapability")["registrations"]
+    assert watched["method"] == "workspace/didChangeWatchedFiles"
+    files = sorted((fixtures / "dumps" / "cpu").iterdir())
+    here = Path(shutil.copy(next(one for one in files if ".0018." in one.name), tmp_path))
+    text = here.read_text()
+    line = next(n for n, one in enumerate(text.split("\n")) if " copy(" in one)
+    client.open(here.as_uri(), text)
+    client.diagnostics(here.as_uri(), 1)
+
+    def said() -> str:
+        return client.at("hover", here.as_uri(), line, 4)["contents"]["value"]
+
+    assert "there since the first stage" in said()
+    for file in files:
+        shutil.copy(file, tmp_path)
+    changes = [{"uri": one.as_uri(), "type": 1} for one in tmp_path.iterdir()]
+    client.notify("workspace/didChangeWatchedFiles", {"changes": changes})
+    deadline = time.monotonic() + 20
+    while "made by layout-assignment" not in said() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert "made by layout-assignment" in said()

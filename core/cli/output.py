@@ -111,10 +111,13 @@ def emit_table(
     *,
     source: Source | None = None,
     extra: Mapping[str, object] | None = None,
+    stream: bool = False,
 ) -> int:
     """Prints the rows as the options ask and returns how many there were.
 
-    ``extra`` adds keys beside ``rows`` in the JSON object. Raises UsageError for options that do not fit the columns.
+    ``extra`` adds keys beside ``rows`` in the JSON object. With ``stream`` a long table is printed in blocks while its
+    rows are found, the columns as wide as what came so far asks. Raises UsageError for options that do not fit the
+    columns.
     """
     declared = _declared(columns)
     if options.json and options.jsonl:
@@ -127,18 +130,49 @@ def emit_table(
             count += 1
         _say_truncated(_has_more(selected, options), options)
         return count
-    shown, truncated = select_rows(rows, declared, options)
+    visible = [column for column in declared if not column.hidden]
+    headings = [column.title or column.name for column in visible]
+    if stream and not options.json:
+        selected = _selected(rows, declared, options)
+        limited = islice(selected, options.limit)
+        shown = list(islice(limited, _STREAMED_ROWS))
+        if len(shown) == _STREAMED_ROWS:
+            count = _stream(shown, limited, visible, headings)
+            _say_truncated(_has_more(selected, options), options)
+            return count
+        truncated = _has_more(selected, options)
+    else:
+        shown, truncated = select_rows(rows, declared, options)
     if options.json:
         envelope = {"hloscope": version(), "source": _source(source), "rows": shown, "truncated": truncated}
         sys.stdout.write(to_json({**envelope, **(extra or {})}) + "\n")
         return len(shown)
-    visible = [column for column in declared if not column.hidden]
     cells = [[_cell(column, row.get(column.name)) for column in visible] for row in shown]
     numeric = [_is_numeric(column, shown) for column in visible]
-    write = _write_terminal if sys.stdout.isatty() else _write_plain
-    write([column.title or column.name for column in visible], cells, numeric)
+    if sys.stdout.isatty():
+        _write_terminal(headings, cells, numeric)
+    else:
+        _write_plain([headings, *cells], numeric)
     _say_truncated(truncated, options)
     return len(shown)
+
+
+_STREAMED_ROWS = 256
+"""Rows of a block, where a table is printed in blocks."""
+
+
+def _stream(first: list[Row], rest: Iterator[Row], columns: Sequence[Column], headings: Sequence[str]) -> int:
+    """Prints a long table in blocks, padded with spaces; returns how many rows it had."""
+    numeric = [_is_numeric(column, first) for column in columns]
+    widths: list[int] | None = None
+    count, block = 0, first
+    while block:
+        cells = [[_cell(column, row.get(column.name)) for column in columns] for row in block]
+        widths = _write_plain(cells if count else [headings, *cells], numeric, widths)
+        sys.stdout.flush()
+        count += len(block)
+        block = list(islice(rest, _STREAMED_ROWS))
+    return count
 
 
 def emit_object(
@@ -264,20 +298,24 @@ def _show(value: object) -> str:
     return to_json(value) if isinstance(value, Mapping) else str(value)
 
 
-def _write_plain(headings: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+def _write_plain(
+    lines: Sequence[Sequence[str]], numeric: Sequence[bool], widths: Sequence[int] | None = None
+) -> list[int]:
+    """Writes lines of cells in columns at least so wide; returns how wide they were."""
     from unicodedata import east_asian_width
 
     def width(text: str) -> int:
         return len(text) if text.isascii() else sum(2 if east_asian_width(char) in "WF" else 1 for char in text)
 
-    lines = [list(headings), *cells]
-    widths = [max(width(line[index]) for line in lines) for index in range(len(headings))]
+    least = widths or [0] * len(numeric)
+    sizes = [max(least[index], *(width(line[index]) for line in lines)) for index in range(len(numeric))]
     for line in lines:
         padded = [
             " " * (size - width(text)) + text if right else text + " " * (size - width(text))
-            for text, size, right in zip(line, widths, numeric, strict=True)
+            for text, size, right in zip(line, sizes, numeric, strict=True)
         ]
         sys.stdout.write("  ".join(padded).rstrip() + "\n")
+    return sizes
 
 
 def _write_terminal(headings: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:

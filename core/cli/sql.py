@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 
 import click
 
 from hloscope.core.cli.opening import say_notes
 from hloscope.core.cli.output import Column, TableOptions, emit_table, table_options
-from hloscope.core.ledger.queries import Cell
 from hloscope.core.views.data import Source
-from hloscope.core.views.run import Run, load
+from hloscope.core.views.run import load
 
 
 @click.command("sql", epilog="Example: hloscope sql run.ledger 'select pass, count(*) n from rewrites group by pass'")
@@ -23,31 +22,23 @@ from hloscope.core.views.run import Run, load
 def command(path: str, query: str, table: TableOptions) -> None:
     """Ask RUN.ledger in SQL; QUERY may be - to read it from standard input. Nothing can be changed.
 
-    With --jsonl a row is printed as soon as it is found. Of a dump its largest module is asked;
-    hloscope import makes a ledger of all.
+    Rows are printed while they are found: with --jsonl each at once, a table in blocks. Of a dump its largest module is
+    asked; hloscope import makes a ledger of all.
 
     Views: runs, modules, passes, stages, events, rewrites, refusals, fuel, fusion_decisions, notes.
     """
     if query == "-":
         query = sys.stdin.read()
-    narrowed = table.filter is not None or table.sort is not None
-    limit = None if narrowed or table.limit is None else table.limit + 1
     # A query over a ledger is about all modules: which one a run would show does not matter, nor its notes.
     with load(path) as run:
         if run.source.kind == "dump":
             say_notes(run.notes)
         single = run.source.module if len(run.modules) == 1 else ""
         source = Source(path, single, run.source.xla_build, run.source.target, run.source.kind)
-        with closing(run.sql_rows(query) if table.jsonl else _at_once(run, query, limit)) as found:
+        with closing(run.sql_rows(query)) as found:
             names = _distinct(next(found))
             rows = (dict(zip(names, map(_plain, row), strict=True)) for row in found)
-            emit_table(rows, [Column(name, show=str) for name in names], table, source=source)
-
-
-def _at_once(run: Run, query: str, limit: int | None) -> Generator[tuple[Cell, ...]]:
-    result = run.sql(query, limit=limit)
-    yield result.columns
-    yield from result.rows
+            emit_table(rows, [Column(name, show=str) for name in names], table, source=source, stream=True)
 
 
 def _distinct(names: Sequence[object]) -> list[str]:

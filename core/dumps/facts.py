@@ -19,6 +19,9 @@ _OPCODE = re.compile(rb"\n[ \t]++(?:ROOT )?%?[^\s=]++ = (?:\([^\n]*?\)|[^\s(]\S*
 _TABLE = re.compile(rb"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:[0-9]+ .*\n)*\n?", re.MULTILINE)
 _METADATA = re.compile(rb', metadata=\{(?:[^"{}]++|"(?:[^"\\]++|\\.)*+"|\{[^{}]*+\})*+\}')
 _CONSTANT = re.compile(rb" constant\(.*?\)(?=,|$)", re.MULTILINE)
+_ENTRY = re.compile(rb"(?<![^\s}])ENTRY\s")
+_NO_CODE = re.compile(rb'"(?:[^"\\]++|\\.)*+"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+"""Strings and comments."""
 _SHARDING = re.compile(rb"parameter\(([0-9]+)\).*?, sharding=(\{(?:[^{}]|\{[^{}]*\})*\})")
 _INDEX_COMMENT = re.compile(r"/\*index=[0-9]+\*/")
 _STRUCTURE = re.compile(r"[({\[<]|->|[)}\]>]|,|\"(?:[^\"\\]++|\\.)*+\"?")
@@ -177,9 +180,15 @@ def broken(text: bytes) -> str | None:
         return "the file does not start with HloModule: not HLO text"
     if b"\0" in text[:4096]:
         return "the file holds binary data: not HLO text"
-    if b"\nENTRY " not in text:
+    entry = text.rfind(b"\nENTRY ")
+    if entry >= 0 and text[-4096:].rstrip().rsplit(b"\n", 1)[-1].strip() == b"}":
+        return None  # as XLA prints it; people put braces elsewhere
+    for match in _ENTRY.finditer(text):
+        entry = match.start()
+    if entry < 0:
         return "the text breaks off before the ENTRY computation"
-    if text[-4096:].rstrip().rsplit(b"\n", 1)[-1].strip() != b"}":
+    rest = _NO_CODE.sub(b"", text[entry:])
+    if not 0 < rest.count(b"{") == rest.count(b"}"):
         return "the text breaks off inside the ENTRY computation: its closing brace is missing"
     return None
 

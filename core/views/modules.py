@@ -66,10 +66,11 @@ def list_path(path: str, *, progress: Progress | None = None) -> Listing:
     if given.kind is InputKind.LEDGER:
         return _ledger(path, progress)
     from hloscope.core.views.inputs import read_hlo_text
-    from hloscope.core.views.stages import count_instructions, module_name
+    from hloscope.core.views.stages import TextSource, count_instructions
 
-    data = read_hlo_text(given).encode("utf-8", "replace")
-    row = ModuleListing(0, module_name(data), count_instructions(data), 1, None, len(data))
+    source = TextSource(read_hlo_text(given), path)
+    data = source.data(0)
+    row = ModuleListing(0, source.source.module, count_instructions(data), 1, None, len(data))
     return Listing("hlo", (row,), [])
 
 
@@ -111,7 +112,7 @@ FROM module_rows m LEFT JOIN run_rows r ON r.id=m.run ORDER BY 8 DESC, m.id
 
 
 def _ledger(path: str, progress: Progress | None) -> Listing:
-    from hloscope.core.dumps.facts import TextFacts, broken, scan
+    from hloscope.core.dumps.facts import broken, scan
     from hloscope.core.dumps.listing import tell_apart
     from hloscope.core.ledger.queries import LedgerReader
 
@@ -127,7 +128,9 @@ def _ledger(path: str, progress: Progress | None) -> Listing:
                 text = reader.snapshots.encoded(number)
                 scanned[number] = scan(text), broken(text)
             facts, note = scanned[number] if number is not None else (None, "no snapshot")
-            compiles.append(_StoredModule(index, str(name), _number(xla_id), _number(run) or 0, info, facts, number, reader))
+            compiles.append(
+                _StoredModule(index, str(name), _number(xla_id), _number(run) or 0, info, facts, number, reader)
+            )
             rows.append(
                 ModuleListing(
                     index=index,

@@ -12,6 +12,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -134,11 +135,10 @@ class TextSource:
         self._data = text.encode("utf-8", "surrogatepass")
         name = module_name(self._data)
         self.source = Source(path, name, None, target, "hlo")
-        listed = count_instructions(self._data) > 0
-        count = None if listed else _indexed_count(text)
-        if count == 0:
-            raise ParseError("no HLO instruction in it", path=path)
-        self._row = _named_row(path, count)
+        listed = count_instructions(self._data)
+        if not listed or (listed < self._data.count(b" = ") and len(text) <= MAX_ONE_LINE_BYTES):
+            self._data = _one_a_line(text, path).encode("utf-8", "surrogatepass")
+        self._row = _named_row(path)
         fault = broken(self._data) if name and listed else None
         self.notes: list[str] = [fault] if fault is not None else []
 
@@ -183,19 +183,37 @@ class TextSource:
         pass
 
 
-def _indexed_count(text: str) -> int:
-    """Instructions of a text whose definitions do not begin lines: a whole module on one line, say."""
+MAX_ONE_LINE_BYTES = 16 << 20
+"""Largest text that is searched for instructions that begin no line: a whole module on one line, say."""
+
+
+def _one_a_line(text: str, path: str) -> str:
+    """The same with each instruction at the start of a line. Raises ParseError where there is none."""
     from hloscope.core.text.module_index import ModuleIndex
 
-    return ModuleIndex.from_text(text).instruction_count
+    if len(text) > MAX_ONE_LINE_BYTES:
+        raise ParseError(
+            f"no line of it begins with an instruction, and {len(text):,} characters are too many to look for them",
+            path=path,
+            hint=f"up to {MAX_ONE_LINE_BYTES:,} are read in one line",
+        )
+    index = ModuleIndex.from_text(text)
+    if not index.instruction_count:
+        raise ParseError("no HLO instruction in it", path=path)
+    begins = sorted(index.span(number)[0] for number in range(index.instruction_count))
+    parts = [text[begin:end] for begin, end in pairwise([0, *begins, len(text)])]
+    for number, part in enumerate(parts[:-1]):
+        if part.rpartition("\n")[2].strip():
+            parts[number] = part.rstrip(" \t") + "\n  "
+    return "".join(parts)
 
 
-def _named_row(path: str, instructions: int | None) -> StageRow:
+def _named_row(path: str) -> StageRow:
     """The row of a single text, named by its file where that is one of a dump."""
     name = parse_name(os.path.basename(path))
     label = (name.after or name.bookend or ENTRY_PASS) if name.is_stage else ENTRY_PASS
     pipeline = (name.pipeline or "") if name.is_stage else ""
-    return StageRow(pipeline, label, 0, next_pass=name.before, instructions=instructions)
+    return StageRow(pipeline, label, 0, next_pass=name.before)
 
 
 _HEADER = re.compile(rb"HloModule\s+([^\s,]+)")

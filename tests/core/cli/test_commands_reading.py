@@ -166,12 +166,15 @@ def test_rows_of_a_query_that_never_ends(fixtures: Path, tmp_path: Path) -> None
     ledger = tmp_path / "run.ledger"
     child("import", fixtures / "dumps/cpu_snapshot", "-o", ledger)
     query = "with recursive t(x) as (select 1 union all select x+1 from t) select x from t"
-    command = [sys.executable, "-m", "hloscope.core.cli.main", "sql", str(ledger), query, "--jsonl"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stderr is not None
-        assert [json.loads(process.stdout.readline()) for _ in range(2)] == [{"x": 1}, {"x": 2}]
-        process.stdout.close()
-        assert process.wait(timeout=30) == 141 and process.stderr.read() == ""
+    command = [sys.executable, "-m", "hloscope.core.cli.main", "sql", str(ledger), query]
+    for option, first in ((["--jsonl"], ['{"x": 1}', '{"x": 2}']), ([], ["x", "1"])):
+        with subprocess.Popen(
+            [*command, *option], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None and process.stderr is not None
+            assert [process.stdout.readline().strip() for _ in range(2)] == first
+            process.stdout.close()
+            assert process.wait(timeout=30) == 141 and process.stderr.read() == ""
 
 
 def test_sql_on_a_dump_says_which_module_is_asked(hloscope: Hloscope, fixtures: Path) -> None:

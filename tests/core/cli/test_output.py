@@ -112,6 +112,15 @@ def test_an_unknown_column_is_named_with_the_nearest() -> None:
         assert "no column 'byte'" in str(error) and "bytes" in str(error)
 
 
+def test_a_streamed_table_is_whole_and_grows_where_it_must(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"n": number, "name": "x" * (1 if number < 700 else 5)} for number in range(1000)]
+    assert emit_table(iter(rows), ["n", "name"], TableOptions(limit=900), stream=True) == 900
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["  n  name", "  0  x"] and lines[-1] == "899  xxxxx" and len(lines) == 901
+    assert emit_table(iter(rows), ["n", "name"], TableOptions(sort="-n"), stream=True) == 1000
+    assert capsys.readouterr().out.splitlines()[1] == "999  xxxxx"
+
+
 def test_json_and_jsonl_exclude_each_other() -> None:
     assert isinstance(run("--json", "--jsonl").exception, UsageError)
 

@@ -162,3 +162,12 @@ def test_text_that_breaks_off_is_noticed(hlo: HloText, cut: int) -> None:
     text = hlo().encode()
     assert broken(text) is None
     assert broken(text.rstrip()[:-cut]) is not None
+
+
+def test_braces_stand_where_people_put_them(hlo: HloText) -> None:
+    text = hlo()
+    one_line = " ".join(text.split())
+    for whole in (text.rstrip("}\n") + " }", one_line, text + "// the end }\n"):
+        assert broken(whole.encode()) is None
+    for cut in (text.rstrip("}\n"), one_line[:-2], one_line[:-2] + ', metadata={op_name="}"}'):
+        assert "closing brace" in (broken(cut.encode()) or "")

@@ -6,13 +6,8 @@ Source: ``openxla/xla:xla/hlo/ir/hlo_instructions.cc#HloFusionInstruction``,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.instruction import HloInstruction
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def wrap(instruction: HloInstruction, *, name: str, body_name: str, kind: str = "kLoop") -> HloInstruction:
@@ -65,14 +60,14 @@ def move_in(producer: HloInstruction, fusion: HloInstruction) -> HloInstruction:
     for number, one in enumerate(parameters[at + 1 :], at):
         one.set_parameter_number(number)
         one.rename(f"param_{number}")
+    fusion.remove_operand(at)
     for one in producer.operands:
         if one not in inside:
-            inside[one] = body.add(_parameter(len(operands), one))
-            operands.append(one)
+            inside[one] = body.add(_parameter(fusion.operand_count, one))
+            fusion.append_operand(one)
         clone.append_operand(inside[one])
     gone.replace_all_uses_with(clone)
     body.remove(gone)
-    _set_operands(fusion, operands)
     if not producer.user_count and not producer.is_root:
         _move_control(producer, fusion)
         producer.parent.remove(producer)
@@ -81,12 +76,6 @@ def move_in(producer: HloInstruction, fusion: HloInstruction) -> HloInstruction:
 
 def _parameter(number: int, of: HloInstruction) -> HloInstruction:
     return HloInstruction("parameter", of.shape, name=f"param_{number}", payload=str(number))
-
-
-def _set_operands(fusion: HloInstruction, operands: Sequence[HloInstruction]) -> None:
-    fusion.detach_operands()
-    for one in operands:
-        fusion.append_operand(one)
 
 
 def _move_control(old: HloInstruction, new: HloInstruction) -> None:

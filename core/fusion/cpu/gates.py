@@ -14,6 +14,7 @@ from hloscope.core.fusion.cpu.predicates import (
     is_effective_scalar,
     is_expensive,
     is_loop_fusible,
+    is_matrix_vector_dot,
     is_output_fusible,
     is_slow_concatenate,
     is_thin_dot_side,
@@ -64,6 +65,10 @@ GATES: tuple[tuple[str, str], ...] = (
 """Code and XLA's words of every gate in order; a gate without words lets the edge pass, or has words of its own."""
 _NUMBER = {code: number for number, (code, _) in enumerate(GATES)}
 
+STAYS = frozenset("banned constant not_loop_fusible not_profitable".split())
+"""Refusals that a fusion repeats however it grows, since they ask of the producer alone, or whether the fusion reads it
+more than once."""
+
 MEANING = {
     "banned": "some other user must keep it, so fusing would read its big inputs again",
     "custom": "the consumer is a library call, which takes nothing in",
@@ -83,12 +88,37 @@ MEANING = {
 """Code -> the refusal in plain words."""
 
 
+class _Producer(NamedTuple):
+    """What the ladder asks of a producer alone. It stays as long as the producer waits, since its operands wait too."""
+
+    refusal: Refusal | None
+    """The first gate that stops it in every consumer."""
+    is_vector_dot: bool
+    """An add may take it into its own kernel, before any other gate."""
+    adds_vector_dot: bool
+    """An add that may take in a dot itself."""
+    is_expensive: bool
+
+
+def _producer(one: HloInstruction) -> _Producer:
+    adds = one.opcode == "add" and any(map(is_matrix_vector_dot, one.operands))
+    refusal = None
+    if one.opcode == "constant" and not is_effective_scalar(one):
+        refusal = _stop("constant", f"{one.shape.element_count} elements")
+    elif not is_loop_fusible(one):
+        refusal = _stop("not_loop_fusible", one.opcode)
+    elif is_slow_concatenate(one):
+        refusal = _stop("concatenate")
+    return _Producer(refusal, is_matrix_vector_dot(one), adds, is_expensive(one))
+
+
 class Ladder:
     """The gates with what they remember between edges of one computation."""
 
     def __init__(self, alias: AliasInfo, skip: set[HloInstruction]) -> None:
         self._alias = alias
         self._skip = skip
+        self._producers: dict[HloInstruction, _Producer] = {}
         self.banned: set[HloInstruction] = set()
         """Producers that may not be duplicated, and so not fused."""
         self.reused = ReusedOperands()
@@ -104,25 +134,26 @@ class Ladder:
     def refusal(self, consumer: HloInstruction, position: int) -> Refusal | None:
         """The first gate that stops an edge; None where it may be fused."""
         if consumer.operand(position) in self.banned:
-            return _stop("banned")
+            return _BANNED
         return self.unbanned(consumer, position)
 
     def unbanned(self, consumer: HloInstruction, position: int) -> Refusal | None:
         """The same without the ban, which is made with this question's help."""
-        producer = consumer.operand(position)
         if consumer in self._skip:
-            return _stop("custom")
-        if producer.opcode == "constant" and not is_effective_scalar(producer):
-            return _stop("constant", f"{producer.shape.element_count} elements")
-        if is_output_fusible(consumer, producer):
+            return _CUSTOM
+        producer = consumer.operand(position)
+        known = self._producers.get(producer)
+        if known is None:
+            known = self._producers[producer] = _producer(producer)
+        if known.is_vector_dot and is_output_fusible(consumer, producer):
             return None
-        if producer.opcode == "add" and any(is_output_fusible(producer, one) for one in producer.operands):
+        if known.adds_vector_dot and any(is_output_fusible(producer, one) for one in producer.operands):
             return _stop("output_fusible_producer")
-        if not is_loop_fusible(producer):
-            return _stop("not_loop_fusible", producer.opcode)
-        if is_slow_concatenate(producer) or is_slow_concatenate(consumer):
+        if known.refusal is not None:
+            return known.refusal
+        if is_slow_concatenate(consumer):
             return _stop("concatenate")
-        expensive = is_expensive(producer)
+        expensive = known.is_expensive
         if expensive and producer.opcode != "fusion" and producer in self.reused.of(consumer):
             return _stop("not_profitable", f"{producer.opcode} is expensive")
         return self._base(producer, consumer, expensive=expensive) or self._cpu(producer, consumer, position)
@@ -163,3 +194,6 @@ class Ladder:
 def _stop(code: str, numbers: str = "") -> Refusal:
     number = _NUMBER[code]
     return Refusal(number, code, GATES[number][1], numbers)
+
+
+_BANNED, _CUSTOM = _stop("banned"), _stop("custom")

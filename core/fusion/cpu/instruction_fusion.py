@@ -12,7 +12,7 @@ from hloscope.core.analysis.alias_info import AliasInfo
 from hloscope.core.analysis.elementwise import is_generally_fusible
 from hloscope.core.fusion.cpu.ban import ban_duplication
 from hloscope.core.fusion.cpu.build import move_in, wrap
-from hloscope.core.fusion.cpu.gates import Ladder
+from hloscope.core.fusion.cpu.gates import STAYS, Ladder
 from hloscope.core.fusion.cpu.predicates import is_output_fusible
 from hloscope.core.hlo.opcodes import OPCODES
 from hloscope.core.ledger.events import FusionDecision
@@ -144,6 +144,9 @@ class _Computation:
         self._steps = steps
         self._queue: list[HloInstruction | None] = list(computation.post_order())
         self._place: dict[HloInstruction, int] = {}
+        self._grown: HloInstruction | None = None
+        self._settled: set[HloInstruction] = set()
+        """Producers that the fusion that grows now has refused for good."""
 
     def run(self) -> bool:
         """Take consumers from the back until none is left; whether anything was fused."""
@@ -158,6 +161,8 @@ class _Computation:
             del self._place[consumer]
             if not is_generally_fusible(consumer) and consumer.opcode != "fusion":
                 continue
+            if consumer is not self._grown:
+                self._settled.clear()
             for position in self._positions(consumer):
                 if self._try(consumer, position):
                     changed = True
@@ -165,18 +170,23 @@ class _Computation:
         return changed
 
     def _positions(self, consumer: HloInstruction) -> list[int]:
-        """Operand positions whose producer is still waiting, the latest producer first."""
-        place = self._place
-        found = [at for at, one in enumerate(consumer.operands) if one in place]
-        found.sort(key=lambda at: place[consumer.operand(at)], reverse=True)
-        return found
+        """Operand positions whose producer is still waiting and not refused for good, the latest producer first."""
+        place, settled, operands = self._place, self._settled, consumer.operands
+        count = len(operands)
+        keys = sorted(
+            [at - place[one] * count for at, one in enumerate(operands) if one not in settled and one in place]
+        )
+        return [key % count for key in keys]
 
     def _try(self, consumer: HloInstruction, position: int) -> bool:
         producer = consumer.operand(position)
         if not is_generally_fusible(producer):
+            self._settled.add(producer)
             return False
         refusal = self._ladder.refusal(consumer, position)
         if refusal is not None:
+            if refusal.code in STAYS and consumer.opcode == "fusion":
+                self._settled.add(producer)
             self._record(producer, consumer, position, refusal)
             return False
         step = self._ctx.gate("fuse", producer, others=(consumer,))
@@ -184,6 +194,7 @@ class _Computation:
             return False
         names = (producer.name, producer.shape.byte_size, consumer.name)
         fusion = self._fuse(producer, consumer)
+        self._grown = fusion
         if self._ctx.ledger.enabled:
             self._emit(names, position, fusion.name, step.question.ordinal if step.question is not None else None)
         step.done(fusion, detail=f"{names[0]} into {names[2]}")

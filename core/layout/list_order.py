@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING
 
 from hloscope.core.layout.user_order import first_order, next_order, set_users
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
@@ -155,18 +156,21 @@ class ListOrder:
             seen.users = next_order(seen.users, seen.operands, operands, fresh, age, inlined)
         seen.operands = operands
 
-    def restore(self, module: HloModule) -> None:
-        """Put the instructions of every computation into list order."""
+    def restore(self, module: HloModule, places: Mapping[str, Mapping[str, int]] | None = None) -> None:
+        """Put the instructions of every computation into list order; `places` has it where a proto tells it."""
         for computation in module.computations:
-            self._restore(computation)
+            self._restore(computation, (places or {}).get(computation.name))
 
-    def _restore(self, computation: HloComputation) -> None:
+    def _restore(self, computation: HloComputation, places: Mapping[str, int] | None) -> None:
         seen = self._computations.get(computation.name)
         if seen is None:
             return
         last = (self._stage, _MADE)
         instructions = list(computation.instructions)
-        ordered = sorted(instructions, key=lambda one: seen.keys.get(one.name, last))
+        if places is not None and all(one.name in places for one in instructions):
+            ordered = sorted(instructions, key=lambda one: places[one.name])
+        else:
+            ordered = sorted(instructions, key=lambda one: seen.keys.get(one.name, last))
         if ordered != instructions:
             computation.reorder(ordered)
         _restore_users(ordered, seen.users)
@@ -210,9 +214,32 @@ def _is_new(
     """Whether a line cannot come from the same instruction: attributes or the shape of an operand changed."""
     if _core(*before) != _core(*after):
         return True
+    if after[0] == "broadcast" and _without_reshapes(before[1], lines, now):
+        return True
     return [_shape_of(one, lines) for one in _operands(before[1])] != [
         _shape_of(one, now) for one in _operands(after[1])
     ]
+
+
+def _without_reshapes(rest: str, lines: dict[str, tuple[str, str]], now: dict[str, tuple[str, str]]) -> bool:
+    """Whether a broadcast read a reshape of a reshape (or of a broadcast of as many elements) that is gone.
+
+    algsimp merges the two, and makes the broadcast anew over what is behind them. Source:
+    ``openxla/xla:xla/hlo/transforms/simplifiers/algebraic_simplifier.cc#HandleBroadcast, #HandleReshape``.
+    """
+    for allowed in (("reshape",), ("reshape", "broadcast")):
+        name = next(iter(_operands(rest)), "")
+        opcode, rest = lines.get(name, ("", ""))
+        if opcode not in allowed or name in now:
+            return False
+    behind = next(iter(_operands(rest)), "")
+    return _elements(_shape_of(name, lines)) == _elements(_shape_of(behind, lines))
+
+
+def _elements(shape: str) -> int:
+    """Elements of an array's shape as text, 0 where it is none."""
+    sizes = [size.lstrip("<=") for size in shape.partition("[")[2].rstrip("]").split(",") if size]
+    return prod(map(int, sizes)) if all(map(str.isdecimal, sizes)) else 0
 
 
 def _operands(rest: str) -> list[str]:
@@ -226,7 +253,10 @@ def _callee(rest: str) -> str:
 
 def _shape_of(name: str, lines: dict[str, tuple[str, str]]) -> str:
     found = lines.get(name)
-    return "" if found is None else found[1].partition("{")[0] if found[1][0] != "(" else found[1].partition(") ")[0]
+    if found is None:
+        return ""
+    rest = found[1]
+    return rest.partition(") ")[0] if rest[0] == "(" else rest.partition(" ")[0].partition("{")[0]
 
 
 def _core(opcode: str, rest: str) -> str:

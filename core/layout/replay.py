@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.real_compile import stages_around
+from hloscope.core.dumps.proto_order import instruction_places
 from hloscope.core.errors import HloscopeError, UnsupportedError
 from hloscope.core.layout.assignment import TPUS, assign_layouts, backend_of
 from hloscope.core.layout.conditions import of_compile
@@ -117,7 +118,8 @@ def restore_list_order(compile_: RealCompile, pair: PassPair, module: HloModule)
         if text != seen:
             order.see(text)
         seen = text
-    order.restore(module)
-    if len(earlier) == 1:
+    data = compile_.proto(last)
+    order.restore(module, instruction_places(data) if data is not None else None)
+    if len(earlier) == 1 and data is None:
         return ("no earlier stage was dumped, so the order in which instructions were made is not known",)
     return ()

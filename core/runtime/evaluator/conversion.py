@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hloscope.core.hlo.element_types import lookup
 from hloscope.core.runtime.evaluator import numerics
 from hloscope.core.runtime.evaluator.values import Array, InstructionUnsupported, Kernel, Machine, Prepare
 
@@ -49,8 +50,6 @@ def converter(source: ElementType, target: ElementType) -> Step:
 
 
 def _half(element: ElementType) -> ElementType:
-    from hloscope.core.hlo.element_types import lookup
-
     return lookup("f32" if element.bits == 64 else "f64")
 
 
@@ -152,11 +151,16 @@ _FORMATS: Mapping[str, tuple[int, int]] = MappingProxyType(
 def _reduce_precision(instruction: HloInstruction, machine: Machine) -> Kernel:
     element = instruction.shape.type
     exponent, mantissa = instruction.attr("exponent_bits"), instruction.attr("mantissa_bits")
-    if element.name not in _FORMATS:
+    if element.kind != "float":
         raise InstructionUnsupported(instruction, f"of {element.name}")
     if exponent is None or mantissa is None or exponent < 1 or mantissa < 0:
         raise InstructionUnsupported(instruction, f"to {exponent} exponent and {mantissa} mantissa bits")
-    return lambda x: reduce_precision(x, element, int(exponent), int(mantissa))
+    if element.name in _FORMATS:
+        return lambda x: reduce_precision(x, element, int(exponent), int(mantissa))
+    # The 8-bit floats are f16 there, of which every one of their values is one; the scales' range takes f32's.
+    inner = lookup("f32" if element.name == "f8e8m0fnu" else "f16")
+    into, out = converter(element, inner), converter(inner, element)
+    return lambda x: out(reduce_precision(into(x), inner, int(exponent), int(mantissa)))
 
 
 def reduce_precision(x: Array, element: ElementType, exponent: int, mantissa: int) -> Array:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from hloscope.core.runtime.evaluator import collectives, gpu_calls, lapack, sharding, sorting
+from hloscope.core.runtime.evaluator import collectives, gpu_calls, lapack, sharding, solver_calls, sorting
 from hloscope.core.runtime.evaluator.random_bits import generator
 from hloscope.core.runtime.evaluator.values import (
     TOKEN,
@@ -172,6 +172,7 @@ def _table() -> dict[str, Prepare]:
     out: dict[str, Prepare] = {
         **gpu_calls.TARGETS,
         **lapack.TARGETS,
+        **solver_calls.TARGETS,
         "AllocateBuffer": _undefined,
         # Their meaning is in the sizes that arrays carry, which have rules of their own.
         "PadToStatic": _undefined,

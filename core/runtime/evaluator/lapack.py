@@ -108,7 +108,7 @@ def _eliminate(a: Array, column: int, row: int) -> Any:
     return tau
 
 
-def _geqrf(options: Options, given: Sequence[Array], out: list[Array]) -> None:
+def geqrf(options: Options, given: Sequence[Array], out: list[Array]) -> None:
     a = _wide(given[0])
     for j in range(min(a.shape)):
         out[1][j] = _eliminate(a, j, j)
@@ -131,7 +131,7 @@ def _geqp3(options: Options, given: Sequence[Array], out: list[Array]) -> None:
     out[1][...] = np.asarray(order) + 1
 
 
-def _orgqr(options: Options, given: Sequence[Array], out: list[Array]) -> None:
+def orgqr(options: Options, given: Sequence[Array], out: list[Array]) -> None:
     a, taus = _wide(given[0]), given[1]
     q = np.eye(*a.shape, dtype=a.dtype)
     for i in range(len(taus) - 1, -1, -1):
@@ -139,7 +139,7 @@ def _orgqr(options: Options, given: Sequence[Array], out: list[Array]) -> None:
     out[0][...] = q
 
 
-def _ormqr(options: Options, given: Sequence[Array], out: list[Array]) -> None:
+def ormqr(options: Options, given: Sequence[Array], out: list[Array]) -> None:
     """op(Q) C or C op(Q), Q the product of the reflectors."""
     a, taus, c = _wide(given[0]), given[1], _wide(given[2])
     adjoint, left = bool(options.get("transpose", 0)), bool(options.get("left", 1))
@@ -170,7 +170,7 @@ def _gehrd(options: Options, given: Sequence[Array], out: list[Array]) -> None:
     out[0][...] = a
 
 
-def _sytrd(options: Options, given: Sequence[Array], out: list[Array]) -> None:
+def sytrd(options: Options, given: Sequence[Array], out: list[Array]) -> None:
     """Tridiagonal form of the lower triangle: the matrix, its diagonal, its subdiagonal, tau."""
     kept = _wide(given[0])
     a = np.tril(kept) + np.conj(np.tril(kept, -1).T)
@@ -185,7 +185,7 @@ def _sytrd(options: Options, given: Sequence[Array], out: list[Array]) -> None:
 
 
 # ---------------------------------------------------------------- factorizations
-def _getrf(options: Options, given: Sequence[Array], out: list[Array]) -> None:
+def getrf(options: Options, given: Sequence[Array], out: list[Array]) -> None:
     """LU with partial pivoting; rows swapped, 1-based; the first zero pivot, 1-based."""
     a = given[0].copy()
     for j in range(min(a.shape)):
@@ -201,7 +201,7 @@ def _getrf(options: Options, given: Sequence[Array], out: list[Array]) -> None:
     out[0][...] = a
 
 
-def _syevd(options: Options, given: Sequence[Array], out: list[Array]) -> None:
+def syevd(options: Options, given: Sequence[Array], out: list[Array]) -> None:
     """Eigenvectors in place and eigenvalues, ascending."""
     values, vectors = np.linalg.eigh(given[0], "L" if options.get("uplo", ord("L")) == ord("L") else "U")
     out[1][...] = values
@@ -261,15 +261,15 @@ _ROUTINES: Mapping[str, Routine] = MappingProxyType(
         "geev": _geev,
         "gehrd": _gehrd,
         "geqp3": _geqp3,
-        "geqrf": _geqrf,
+        "geqrf": geqrf,
         "gesdd": _gesdd,
         "gesvd": _gesdd,
-        "getrf": _getrf,
+        "getrf": getrf,
         "gtsv": _gtsv,
-        "orgqr": _orgqr,
-        "ormqr": _ormqr,
-        "syevd": _syevd,
-        "sytrd": _sytrd,
+        "orgqr": orgqr,
+        "ormqr": ormqr,
+        "syevd": syevd,
+        "sytrd": sytrd,
     }
 )
 _COMPLEX_NAMES: Mapping[str, str] = MappingProxyType(
@@ -277,14 +277,13 @@ _COMPLEX_NAMES: Mapping[str, str] = MappingProxyType(
 )
 
 
-def _each_matrix(name: str) -> Prepare:
-    routine = _ROUTINES[name]
+def each_matrix(routine: Routine, ranks: Sequence[int] = (2,)) -> Prepare:
+    """The routine on every matrix of a batch; `ranks` are the dimensions of one matrix's operands."""
 
     def prepare(instruction: HloInstruction, machine: Machine) -> Kernel:
         options = attributes(instruction)
-        if name == "sytrd" and options.get("uplo", ord("L")) != ord("L"):
+        if routine is sytrd and options.get("uplo", ord("L")) != ord("L"):
             raise InstructionUnsupported(instruction, "of the upper triangle")
-        ranks = _RANKS.get(name, (2,))
         lead = instruction.operand(0).shape.rank - ranks[0]
         shapes = [leaf for _, leaf in instruction.shape.leaves()]
 
@@ -307,10 +306,13 @@ def _each_matrix(name: str) -> Prepare:
 
 
 def _eigh(instruction: HloInstruction, machine: Machine) -> Kernel:
-    """XLA's own ``Eigh``: (vectors, ascending values); options are ``lower,sorted,sweeps,tolerance``."""
+    """XLA's own ``Eigh``: (vectors, values); options are ``lower,sorted,sweeps,tolerance``.
+
+    Values ascend; where sorting is not asked for, any order is right, this one too.
+    """
     words = str(instruction.attr("backend_config") or "").strip('"').split(",")
-    if len(words) != 4 or words[1] != "1":
-        raise InstructionUnsupported(instruction, f"with options {','.join(words)}: the order of values is not said")
+    if len(words) != 4:
+        raise InstructionUnsupported(instruction, f"with options {','.join(words)}")
     triangle = "L" if words[0] == "1" else "U"
 
     def kernel(a: Array) -> Value:
@@ -323,8 +325,8 @@ def _eigh(instruction: HloInstruction, machine: Machine) -> Kernel:
 def _table() -> dict[str, Prepare]:
     # XLA's own calls, which its expanders take away on targets without LAPACK.
     out: dict[str, Prepare] = {
-        "Qr": _each_matrix("geqrf"),
-        "ProductOfElementaryHouseholderReflectors": _each_matrix("orgqr"),
+        "Qr": each_matrix(geqrf),
+        "ProductOfElementaryHouseholderReflectors": each_matrix(orgqr, (2, 1)),
         "Eigh": _eigh,
     }
     for letter in "sdcz":
@@ -332,7 +334,7 @@ def _table() -> dict[str, Prepare]:
         out[f"lapack_{letter}trsm_ffi"] = _trsm
         for name in _ROUTINES:
             known = _COMPLEX_NAMES.get(name, name) if letter in "cz" else name
-            out[f"lapack_{letter}{known}_ffi"] = _each_matrix(name)
+            out[f"lapack_{letter}{known}_ffi"] = each_matrix(_ROUTINES[name], _RANKS.get(name, (2,)))
     return out
 
 

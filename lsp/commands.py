@@ -20,6 +20,7 @@ from hloscope.core.errors import UsageError
 from hloscope.lsp.companion import ask, run_child
 from hloscope.lsp.features.stages import DumpPlace, dump_of, from_here, local_path
 
+_CHANGE = re.compile(r"  [+\-~>] %?([\w.\-]+)")
 _FILE_CHARACTERS = re.compile(r"[^\w.\-]+")
 
 
@@ -74,12 +75,32 @@ class LongCommand:
     dump from this stage on."""
     options: str | None = None
     """The setting that holds more arguments."""
+    part: Callable[[str, tuple[str, ...]], str] | None = None
+    """What of the answer is shown where instructions are named."""
 
 
 def _other_stage(subject: Subject) -> list[str]:
     if subject.place is None:
         raise UsageError("the file is no stage of a dump")
     return ["diff", subject.path, "--stage", str(subject.place.stage), *subject.module]
+
+
+def _change_of(answer: str, names: tuple[str, ...]) -> str:
+    """The lines of a diff that are about some instructions, below those that say which stage it is."""
+    lines = answer.splitlines()
+    out, taken, heading = lines[:2], False, ""
+    for line in lines[2:]:
+        found = _CHANGE.match(line)
+        if found is not None:
+            taken = found[1] in names
+            if taken and heading:
+                out += ["", heading]
+                heading = ""
+        elif line and not line[0].isspace():
+            taken, heading = False, line
+        if taken:
+            out.append(line)
+    return "\n".join(out) + "\n" if len(out) > 2 else answer
 
 
 def _reduced(subject: Subject) -> str:
@@ -95,7 +116,7 @@ LONG_COMMANDS: dict[str, LongCommand] = {
     ),
     "hloscope.showBufferMap": LongCommand("Show the buffer map", lambda s: ["buffers", s.path, *s.module]),
     "hloscope.showCopies": LongCommand("Show layout copies and their causes", lambda s: ["copies", s.path, *s.module]),
-    "hloscope.peekDiff": LongCommand("Show what the pass before this stage changed", _other_stage),
+    "hloscope.peekDiff": LongCommand("Show what the pass before this stage changed", _other_stage, part=_change_of),
     "hloscope.reduce": LongCommand(
         "Reduce to a small module with the same fault",
         lambda s: ["reduce", s.path, "-o", _reduced(s), "--force"],
@@ -175,6 +196,8 @@ async def run_long(
         return Answer(out + notes, written)
     if command.output is not None or not (out or notes):
         raise UsageError(_last_line(err) or _last_line(out) or f"hloscope {arguments[0]} had nothing to say")
+    if command.part is not None and subject.names:
+        out = command.part(out, subject.names)
     words = "-".join([subject.stem, arguments[0], *subject.names])
     path = os.path.join(subject.scratch, f"{_FILE_CHARACTERS.sub('_', words)[:120]}.log")
     Path(path).write_text(out + notes, encoding="utf-8")

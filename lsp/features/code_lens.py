@@ -1,14 +1,29 @@
-"""Code lenses: above each computation who calls it; above a dump's stage where it stands among the others."""
+"""Code lenses: above each computation who calls it; above a dump's stage where it stands among the others; above each
+instruction that the pass before the stage made or changed, that pass."""
 
 from __future__ import annotations
 
+import os
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
 from lsprotocol import types
 
+from hloscope.core.text.module_index import ModuleIndex
+from hloscope.core.views.diff import diff_indexes
 from hloscope.lsp.documents import Reading
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature
-from hloscope.lsp.features.stages import place_in_dump
+from hloscope.lsp.features.stages import dump_of, place_in_dump
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hloscope.core.views.data import StageDiff
+    from hloscope.lsp.features.stages import PlaceInDump
 
 _MOST = 2_000
+_COMPARED_INSTRUCTIONS = 10_000
+"""Comparing larger stages takes longer than an answer may."""
 
 
 def lenses(reading: Reading, params: types.CodeLensParams) -> list[types.CodeLens]:
@@ -18,11 +33,7 @@ def lenses(reading: Reading, params: types.CodeLensParams) -> list[types.CodeLen
     out: list[types.CodeLens] = []
     place = place_in_dump(reading.uri)
     if place is not None:
-        top = types.Range(types.Position(0, 0), types.Position(0, 0))
-        after = f"after {place.pass_name}" if place.pass_name else ""
-        out.append(_lens(top, f"stage {place.number} of {place.count} {after}".strip(), "", []))
-        for title, command in (("◀ previous", "hloscope.previousStage"), ("next ▶", "hloscope.nextStage")):
-            out.append(_lens(top, title, command, [reading.uri, "", 0]))
+        out.extend(_stage(reading, place))
     if index.instruction_count > FULL_INSTRUCTIONS:
         return out
     for one in index.computations[:_MOST]:
@@ -33,6 +44,60 @@ def lenses(reading: Reading, params: types.CodeLensParams) -> list[types.CodeLen
         title += f" · {len(one):,} instructions"
         out.append(_lens(reading.range(*one.name_span), title, "", []))
     return out
+
+
+def _stage(reading: Reading, place: PlaceInDump) -> Iterator[types.CodeLens]:
+    """Where the stage stands, and what its pass changed."""
+    top = types.Range(types.Position(0, 0), types.Position(0, 0))
+    after = f"after {place.pass_name}" if place.pass_name else ""
+    yield _lens(top, f"stage {place.number} of {place.count} {after}".strip(), "", [])
+    for title, command in (("◀ previous", "hloscope.previousStage"), ("next ▶", "hloscope.nextStage")):
+        yield _lens(top, title, command, [reading.uri, "", 0])
+    found = _changes(reading)
+    if found is None:
+        return
+    count = {"added": len(found.added), "modified": len(found.modified), "removed": len(found.removed)}
+    words = ", ".join(f"{number:,} {what}" for what, number in count.items() if number)
+    if words:
+        yield _lens(top, f"{words} · diff", "hloscope.peekDiff", [reading.uri])
+    index = reading.index
+    # The last stage follows many passes, of which the dump may show none.
+    last = place.pass_name.endswith("after_optimizations")
+    maker = "since the stage before" if last or not place.pass_name else f"by {place.pass_name}"
+    left = _MOST
+    for verb, changes in (("made", found.added), ("changed", found.modified)):
+        for change in changes[: max(0, left)]:
+            i = index.find(change.name, change.computation)
+            if i is None:
+                continue
+            left -= 1
+            users = len(index.users(i))
+            what = f" ({', '.join(change.what)})" if verb == "changed" and change.what else ""
+            title = f"{verb} {maker}{what} · diff · {users} user{'s'[: users != 1]}"
+            yield _lens(reading.range(*index.name_span(i)), title, "hloscope.peekDiff", [reading.uri, change.name])
+
+
+def _changes(reading: Reading) -> StageDiff | None:
+    """From the stage before to the text as it is; None where there is none before, or they are large."""
+    place = dump_of(reading.uri)
+    if place is None or not place.before or reading.index.instruction_count > _COMPARED_INSTRUCTIONS:
+        return None
+    path = place.files[place.before - 1][0]
+    try:
+        changed = os.stat(path).st_mtime_ns
+        before = _index(path, changed)
+    except OSError:
+        return None
+    if before.instruction_count > _COMPARED_INSTRUCTIONS:
+        return None
+    return diff_indexes(before, reading.index)
+
+
+@lru_cache(maxsize=4)
+def _index(path: str, changed: int) -> ModuleIndex:
+    del changed
+    with open(path, encoding="utf-8", errors="replace", newline="") as opened:
+        return ModuleIndex.from_text(opened.read())
 
 
 def _lens(where: types.Range, title: str, command: str, arguments: list[object]) -> types.CodeLens:

@@ -94,6 +94,18 @@ def test_diff_and_search_start_at_the_open_stage(client: Any, fixtures: Path, tm
         shutil.copy(file, tmp_path)
     stage = next(tmp_path.glob("*.0018.*")).as_uri()
     assert "copy(%transpose" in execute(client, "peekDiff", stage)["text"]
+    client.open(stage, Path(stage.removeprefix("file://")).read_text())
+    found = client.about("codeLens", stage)
+    titles = [one["command"]["title"] for one in found]
+    assert "11 added, 7 modified · diff" in titles and titles.count("made by layout-assignment · diff · 1 user") == 10
+    changed = next(
+        one for one in found if one["command"]["title"].startswith("changed by layout-assignment (operands)")
+    )
+    name = changed["command"]["arguments"][1]
+    line = Path(stage.removeprefix("file://")).read_text().split("\n")[changed["range"]["start"]["line"]]
+    assert f"%{name} = " in line
+    alone = execute(client, "peekDiff", stage, name)["text"]
+    assert f"~ {name}: operands" in alone and alone.count("  ~ ") == 1 and "  + %copy" not in alone.split("\n", 3)[3]
     answer = execute(client, "bisectFromHere", stage)["text"]
     assert "no-difference" in answer
     count = int(answer.split("all ")[1].split()[0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -22,8 +22,9 @@ from hloscope.core.pallas.chips import find_chip
 from hloscope.core.pallas.interpret import generic, gpu, tpu
 from hloscope.core.pallas.interpret.faults import Observer, Outcome
 from hloscope.core.pallas.interpret.faults import Step as KernelStep
+from hloscope.core.pallas.interpret.lowering import ROUNDINGS, Lowering
 from hloscope.core.pallas.interpret.mesh import MeshMachine
-from hloscope.core.pallas.interpret.order import Choices
+from hloscope.core.pallas.interpret.order import Choices, Decision
 from hloscope.core.pallas.interpret.session import (
     CORES,
     FAILURES,
@@ -39,6 +40,16 @@ if TYPE_CHECKING:
     from hloscope.core.pallas.call import PallasCall
     from hloscope.core.pallas.jaxpr import Array, Span
     from hloscope.core.pallas.tracing import Trace
+
+
+MOST_PLACES = 8
+"""Dots whose own part in a difference is measured."""
+
+
+class LoweredRunner(Protocol):
+    """Runs one call with those choices of the hardware, and of lowering where some are given."""
+
+    def __call__(self, choices: Choices, observer: Observer | None, lowering: Lowering | None = None) -> Outcome: ...
 
 
 @dataclass(slots=True)
@@ -103,19 +114,21 @@ class PallasSearch:
         operands: Sequence[Sequence[Any]],
         axes: Sequence[tuple[str, int]],
         unused: frozenset[int],
-    ) -> Runner:
+    ) -> LoweredRunner:
         backend = backend_of(call, find_chip(self.target) if self.target else None)
         if backend == "mosaic_gpu":
             raise UnsupportedError("Mosaic GPU's memories and barriers are not modelled")
         if backend == "triton":
-            return lambda choices, observer: gpu.run_gpu(call, operands[0], choices, observer=observer)
+            return lambda choices, observer, lowering=None: gpu.run_gpu(
+                call, operands[0], choices, observer=observer, lowering=lowering
+            )
         cores = CORES if "parallel" in call.semantics and len(operands) == 1 else 1
-        return lambda choices, observer: tpu.run_tpu(
-            call, operands, choices, cores=cores, axes=axes, unused=unused, observer=observer
+        return lambda choices, observer, lowering=None: tpu.run_tpu(
+            call, operands, choices, cores=cores, axes=axes, unused=unused, observer=observer, lowering=lowering
         )
 
     def _search(
-        self, call: PallasCall, runner: Runner, plain: Outcome, operands: Sequence[Sequence[Any]]
+        self, call: PallasCall, runner: LoweredRunner, plain: Outcome, operands: Sequence[Sequence[Any]]
     ) -> None:
         answer = self._answer
         faults = {one.key: one for one in plain.faults}
@@ -140,6 +153,53 @@ class PallasSearch:
                 # Wrong whatever the choices are: seen in the plain run or in every one.
                 answer.verdict = "not-deterministic" if fault.code == "race" else "wrong-input"
                 self._accuse(call, answer.verdict, f"{fault.code}: {fault.message}", None, fault.place)
+        if not answer.culprits and plain.finished:
+            self._lower(call, runner, plain)
+
+    def _lower(self, call: PallasCall, runner: LoweredRunner, plain: Outcome) -> None:
+        """The first choice of the kernel's lowering that flips the result, where the hardware's do not."""
+        backend = backend_of(call, find_chip(self.target) if self.target else None) or "tpu"
+        if backend not in ROUNDINGS:
+            return
+        runs: dict[int, tuple[Outcome, Choices]] = {}
+
+        def lowered(position: int) -> Outcome:
+            choices = Choices(forced=(1,) * position)
+            outcome = runner(Choices(), None, Lowering(backend, choices))
+            runs[position] = outcome, choices
+            return outcome
+
+        count = len(_made(runner, backend))
+        if not count or same_outputs(plain.outputs, lowered(count).outputs):
+            return
+
+        def probe(position: int) -> Seen:
+            same = same_outputs(plain.outputs, (runs[position][0] if position in runs else lowered(position)).outputs)
+            return Seen("right") if same else Seen("wrong", "another result")
+
+        try:
+            found = first_wrong(count, probe, "choice of lowering", self._saw)
+        except NoFault:
+            return
+        kind, _, error = ROUNDINGS[backend]
+        decision = runs[found.position][1].made[found.position - 1]
+        whole = furthest(plain.outputs, runs[count][0].outputs)
+        answer = self._answer
+        said = (
+            f"choice {found.position} of {count} of lowering flips the result: {decision.label}; with all of them it"
+            f" differs by up to {whole:.2g} of its largest value, where one rounding to {kind} is {error:.2g}"
+        )
+        self._accuse(call, "allowed-change", said, found.position, decision.place, rule=decision.label)
+        answer.evidence.append(
+            f"{call.name}: the choices of the hardware leave the result as it is; those of lowering do not"
+        )
+        made = runs[count][1].made
+        for place in list(dict.fromkeys(one.place for one in made))[:MOST_PLACES]:
+            alone = Choices(forced=tuple(int(one.place == place) for one in made))
+            gap = furthest(plain.outputs, runner(Choices(), None, Lowering(backend, alone)).outputs)
+            where = f"{place.file}:{place.line}" if place is not None else call.name
+            answer.evidence.append(f"{where}: rounding in this dot alone makes a difference of {gap:.2g}")
+        answer.cures.append("precision=jax.lax.Precision.HIGHEST at the dot")
 
     def _plain_is_right(self, call: PallasCall, plain: Outcome, operands: Sequence[Sequence[Any]]) -> bool:
         """Whether the plain run computes what the plain arithmetic of the kernel computes."""
@@ -217,6 +277,26 @@ class PallasSearch:
         self._steps.append(step)
         if self.watch is not None:
             self.watch(step)
+
+
+def _made(runner: LoweredRunner, backend: str) -> Sequence[Decision]:
+    """The choices of lowering that a plain run meets."""
+    choices = Choices()
+    runner(Choices(), None, Lowering(backend, choices))
+    return choices.made
+
+
+def furthest(first: Sequence[Sequence[Array]], second: Sequence[Sequence[Array]]) -> float:
+    """The largest difference of two runs' outputs, each output's as a part of its largest value."""
+    worst = 0.0
+    for a, b in ((a, b) for mine, other in zip(first, second, strict=True) for a, b in zip(mine, other, strict=True)):
+        if a.dtype.kind in "iub" or not a.size:
+            continue
+        wide, other = a.astype(np.float64), b.astype(np.float64)
+        scale = np.nanmax(np.abs(np.where(np.isfinite(wide), wide, 0)), initial=0.0) or 1.0
+        gap = np.abs(np.where(np.isfinite(wide - other), wide - other, 0))
+        worst = max(worst, float(gap.max() / scale))
+    return worst
 
 
 _UNORDERED = ("uninitialized-read", "race")

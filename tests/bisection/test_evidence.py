@@ -262,7 +262,7 @@ def test_the_choice_and_the_statement_of_a_kernel(fixtures: Path) -> None:
     lines = Path(path).read_text().split("\n")
     expected = {
         # function: verdict, fuel, what stands in the kernel's line
-        "read_early": ("not-deterministic", 1, "buf"),
+        "read_early": ("not-deterministic", 2, "buf"),
         "used_again_too_soon": ("not-deterministic", 3, "buf"),
         "same_cell": ("not-deterministic", 1, "x_ref"),
         "waits_for_nothing": ("compile-failure", None, "wait"),
@@ -276,3 +276,35 @@ def test_the_choice_and_the_statement_of_a_kernel(fixtures: Path) -> None:
         assert culprit.file == path
         again = PallasSearch(trace).run()
         assert again.culprits == answer.culprits, "the same seeds make the same choices"
+
+
+def test_the_choice_of_a_kernels_lowering(tmp_path: Path) -> None:
+    """Where no order changes the result, what a dot of default precision may round is searched."""
+    pytest.importorskip("jax")
+    from hloscope.bisect.subjects.pallas import PallasSearch
+    from hloscope.core.pallas.tracing import trace_file
+
+    path = tmp_path / "dots.py"
+    path.write_text(
+        "import jax\nimport jax.numpy as jnp\nfrom jax.experimental import pallas as pl\n"
+        "X = jax.ShapeDtypeStruct((128, 128), jnp.float32)\n\n\n"
+        "def two(x=X, y=X):\n    def kernel(x_ref, y_ref, o_ref):\n"
+        "        exact = jnp.dot(x_ref[...], y_ref[...], precision=jax.lax.Precision.HIGHEST)\n"
+        "        o_ref[...] = jnp.dot(exact, y_ref[...])\n\n"
+        "    return pl.pallas_call(kernel, out_shape=X)(x, y)\n\n\n"
+        "def one(x=X, y=X):\n    def kernel(x_ref, y_ref, o_ref):\n"
+        "        o_ref[...] = jnp.dot(x_ref[...], y_ref[...], precision=jax.lax.Precision.HIGHEST)\n\n"
+        "    return pl.pallas_call(kernel, out_shape=X)(x, y)\n"
+    )
+    whole = trace_file(str(path), facts=False)
+    answers = {
+        program.function: PallasSearch(replace(whole, programs=(program,)), target="v5e").run()
+        for program in whole.programs
+    }
+    assert (answers["one"].verdict, answers["one"].culprits) == ("no-difference", [])
+    (culprit,) = answers["two"].culprits
+    assert (answers["two"].verdict, culprit.fuel, culprit.line) == ("allowed-change", 1, 10)
+    assert "rounded to bf16" in culprit.sentence and not answers["two"].fault
+    assert any("dots.py:10: rounding in this dot alone" in one for one in answers["two"].evidence)
+    on_gpu = PallasSearch(replace(whole, programs=whole.programs[:1]), target="a100").run()
+    assert on_gpu.verdict == "cannot-tell", "a kernel without compiler parameters is Mosaic GPU's there"

@@ -23,6 +23,7 @@ from hloscope.core.pallas.call import PallasCall
 from hloscope.core.pallas.grid import concrete_grid
 from hloscope.core.pallas.interpret.faults import Fault, Faults, Observer, Outcome, Step
 from hloscope.core.pallas.interpret.generic import block_index
+from hloscope.core.pallas.interpret.lowering import Lowering
 from hloscope.core.pallas.interpret.machine import Machine, Run
 from hloscope.core.pallas.interpret.memory import Buffer, Cut, Index, Ref, apply, clamp_range, keep_range, read, write
 from hloscope.core.pallas.interpret.order import Choices
@@ -306,7 +307,17 @@ def _chosen(part: Array, mask: Array | None) -> Array:
 
 
 def run_gpu(
-    call: PallasCall, operands: Sequence[Any], choices: Choices, *, observer: Observer | None = None
+    call: PallasCall,
+    operands: Sequence[Any],
+    choices: Choices,
+    *,
+    observer: Observer | None = None,
+    lowering: Lowering | None = None,
 ) -> Outcome:
-    """Runs a call's programs. Raises ``UnsupportedError`` for what the interpreter does not have."""
-    return GpuMachine(call, operands, choices, observer=observer).run_call()
+    """Runs a call's programs; ``lowering`` varies the arithmetic, too.
+
+    Raises ``UnsupportedError`` for what the interpreter does not have.
+    """
+    machine = GpuMachine(call, operands, choices, observer=observer)
+    machine.lowering = lowering
+    return machine.run_call()

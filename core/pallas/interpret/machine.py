@@ -15,6 +15,7 @@ import numpy as np
 
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.index_map import INLINED
+from hloscope.core.pallas.interpret.lowering import Lowering
 from hloscope.core.pallas.interpret.memory import Buffer, Ref, clamp_range, cropped, keep_range, read, resolve, write
 from hloscope.core.pallas.interpret.primitives import RULES, filled
 from hloscope.core.pallas.jaxpr import Array, Equation, Jaxpr, Literal, RefView, Slot, Span, dtype_of
@@ -63,6 +64,8 @@ class Machine:
         """Names of the same dimensions, where the call has some."""
         self.place: Span | None = None
         """Where the equation being run is in the user's code."""
+        self.lowering: Lowering | None = None
+        """What lowering may choose, where that is varied."""
         self._plans: dict[int, _Plan] = {}
 
     # -- functions
@@ -169,6 +172,8 @@ class Machine:
             for inner in _functions(equation):
                 pure = pure and self._plan(inner).pure
             rule = RULES.get(name) if name not in EFFECTS and name not in CONTROL else None
+            if rule is not None and self.lowering is not None:
+                rule = self.lowering.rule(equation, rule)
             dtypes = tuple(dtype_of(aval.dtype) for aval in equation.out_avals) if rule is not None else ()
             inputs = tuple((None, one.value) if isinstance(one, Literal) else one for one in equation.inputs)
             steps.append(_Step(equation, inputs, equation.outputs, rule, dtypes, name in CONTROL, tuple(dead[number])))

@@ -93,7 +93,7 @@ class PipelinedMachine(WatchedMachine):
             if block.window is not None:
                 block.turn = (block.turn + 1) % len(block.slots)
             buffer = block.slots[block.turn]
-            buffer.data[...] = filled((), buffer.data.dtype)
+            self._leftovers_of(buffer, f"what the new block of {block.operand.title} holds", block.operand)
             assert buffer.written is not None
             buffer.written[...] = False
         block.window = seen
@@ -107,11 +107,20 @@ class PipelinedMachine(WatchedMachine):
     def _fetch(self, core: Core, block: Buffered, seen: Window, buffer: Buffer) -> Copy:
         inside = seen.inside(block.operand.array.shape)
         self._check_window(core, block.operand, seen)
-        buffer.data[...] = filled((), buffer.data.dtype)
+        whole = inside is not None and all(a.stop - a.start == n for a, n in zip(inside, seen.sizes, strict=True))
+        if not whole:
+            what = f"what the padding of {block.operand.title} holds in {seen}"
+            self._leftovers_of(buffer, what, block.operand)
         self.note("fetch", f"{block.operand.name}{seen}")
         source, target = _block_refs(block, seen, inside, buffer)
         place = block.operand.place
         return self._start(core, source, target, (), place, f"the pipeline's fetch of {block.operand.name}{seen}")
+
+    def _leftovers_of(self, buffer: Buffer, what: str, operand: Operand) -> None:
+        """Memory before anything is written there: NaN in the plain run, else what was there before, or zeros."""
+        chosen = self.choices.choose(3, what, operand.place)
+        if chosen != 1:
+            buffer.data[...] = filled((), buffer.data.dtype) if chosen == 0 else np.zeros((), buffer.data.dtype)
 
     def _leave(self, core: Core, block: Buffered, changes: bool) -> None:
         if block.window is None or not changes:

@@ -2,9 +2,10 @@
 
 Every core runs its share of the grid; blocks of inputs are fetched one step ahead and blocks of outputs are written
 back behind, as the pipeline does with two buffers. Copies and cores are agents with vector clocks (``order.py``). What
-the hardware leaves open is a choice: the order of parallel dimensions, which core runs next, and whether a copy ends
-when it starts or as late as somebody waits for it. A run proves nothing about orders that it did not take, but a race
-between accesses that it did make is reported whatever order they came in.
+the hardware leaves open is a choice: the order of parallel dimensions, which core runs next, whether a copy ends when
+it starts or as late as somebody waits for it, and what the padding of a block and a new block of an output hold. A run
+proves nothing about orders that it did not take, but a race between accesses that it did make is reported whatever
+order they came in.
 
 Sources: ``jax-ml/jax:jax/_src/pallas/mosaic/interpret/interpret_pallas_call.py`` (what a simulated TPU has),
 ``jax/_src/pallas/mosaic/pipeline.py#BufferedRef`` (when blocks move).
@@ -24,6 +25,7 @@ from hloscope.core.pallas.call import PallasCall, at_point
 from hloscope.core.pallas.grid import concrete_grid
 from hloscope.core.pallas.interpret.faults import Fault, Observer, Outcome, Step
 from hloscope.core.pallas.interpret.generic import scalar_ref
+from hloscope.core.pallas.interpret.lowering import Lowering
 from hloscope.core.pallas.interpret.machine import Run, slot_value
 from hloscope.core.pallas.interpret.memory import Buffer, Ref, apply, read, region, resolve
 from hloscope.core.pallas.interpret.order import Choices, Semaphore, Signal
@@ -441,9 +443,12 @@ def run_tpu(
     axes: Sequence[tuple[str, int]] = (),
     unused: frozenset[int] = frozenset(),
     observer: Callable[[Step], None] | None = None,
+    lowering: Lowering | None = None,
 ) -> Outcome:
-    """Runs a call on as many devices as there are lists of operands.
+    """Runs a call on as many devices as there are lists of operands; ``lowering`` varies the arithmetic, too.
 
     Raises ``UnsupportedError`` for what the interpreter does not have.
     """
-    return TpuMachine(call, operands, choices, cores=cores, axes=axes, unused=unused, observer=observer).run_call()
+    machine = TpuMachine(call, operands, choices, cores=cores, axes=axes, unused=unused, observer=observer)
+    machine.lowering = lowering
+    return machine.run_call()

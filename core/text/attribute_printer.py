@@ -79,6 +79,7 @@ class AttributeWriter:
             for item in self._own(wrapped.root, wrapped.root.raw_attrs)
             if syntax_of(wrapped.root.opcode).rank.get(item[0], _UNKNOWN_RANK) < 1000
             or item[0] == "result_accuracy"
+            or (item[0] == "statistics" and self._exact)  # XLA prints it here and among its own
             or (item[0] == "frontend_attributes" and not any(key == "frontend_attributes" for key, _ in outer))
         ]
         first = [item for item in outer if item[0] == "async_execution_thread"]
@@ -88,7 +89,7 @@ class AttributeWriter:
     def _own(self, node: HloInstruction, attrs: dict[str, str | None]) -> list[tuple[str, str]]:
         opcode = node.opcode
         syntax = syntax_of(opcode)
-        added, derived = syntax.added, opcode in _DERIVED
+        added, derived = syntax.added, opcode in (_DERIVED_EXACT if self._exact else _DERIVED)
         if not attrs and not added and not derived:
             return []
         rank, omitted = syntax.rank, syntax.omitted
@@ -109,6 +110,8 @@ class AttributeWriter:
                     value = self._form(node, name, text)
             if not value or (omitted and omitted.get(name) == value):
                 continue
+            if name == "backend_config" and self._exact and "wait_on_operation_queues" in value:
+                value = _NO_WAITS.sub("", value)
             places.append(rank.get(name, _UNKNOWN_RANK))
             out.append((name, value))
         for name, value in added:
@@ -161,6 +164,9 @@ class AttributeWriter:
             element = node.operand(0).shape.type
             default = {"int": "SIGNED", "float": "FLOAT", "complex": "FLOAT"}.get(element.kind, "UNSIGNED")
             return [item for item in items if item[1:] != ("type", default)]
+        if node.opcode == "get-tuple-element" and "origin" not in node.raw_attrs:
+            origin = _origin(node)
+            return [*items, (syntax_of(node.opcode).rank["origin"], "origin", origin)] if origin else items
         if node.opcode == "outfeed" and node.operand_count and not any(item[1] == "outfeed_shape" for item in items):
             return [*items, (0, "outfeed_shape", str(node.operand(0).shape))]
         if node.opcode == "map" and node.operand_count:
@@ -170,6 +176,25 @@ class AttributeWriter:
 
 
 _DERIVED = frozenset({"compare", "outfeed", "map"})
+_DERIVED_EXACT = _DERIVED | {"get-tuple-element"}
+_NO_WAITS = re.compile(r'"wait_on_operation_queues"\s*:\s*\[\s*\]\s*,')
+"""What XLA takes out of a configuration. Source: ``openxla/xla:xla/hlo/ir/backend_config.cc``."""
+
+
+def _origin(node: HloInstruction) -> str:
+    """The origin of an element of a tuple that is made in the same computation: that of what went into it.
+
+    Source: ``openxla/xla:xla/hlo/ir/hlo_instruction.cc#original_value``.
+    """
+    for _ in range(1000):
+        own = node.raw_attrs.get("origin")
+        if own is not None or node.opcode != "get-tuple-element" or not node.operand_count:
+            return own or ""
+        index, made = node.raw_attrs.get("index") or "", node.operand(0)
+        if made.opcode != "tuple" or not index.isdigit() or int(index) >= made.operand_count:
+            return ""
+        node = made.operand(int(index))
+    return ""
 
 
 def constant_text(node: HloInstruction, *, large: bool) -> str:

@@ -58,7 +58,8 @@ def as_xla_reads(module: HloModule) -> HloModule:
     for computation in copy.computations:
         computation.set_name_unchecked(computations.unique(computation.name))
         for node in computation:
-            node.set_name_unchecked(names.unique(node.name))
+            made = computation.synthetic and node.is_root  # XLA names it by its opcode
+            node.set_name_unchecked(names.unique(node.opcode if made else node.name))
             _as_made(node)
             if node.opcode.startswith("async-"):
                 _share_with_wrapped(node)
@@ -157,9 +158,9 @@ def _share_with_wrapped(node: HloInstruction) -> None:
         if text is not None:
             computation.root.set_attr(key, text)
     thread = node.raw_attrs.get("async_execution_thread")
-    if node.opcode == "async-start" and thread is not None:
+    if node.opcode == "async-start":
         for callee in node.called_computations:
-            _run_on(callee, unquote(thread))
+            _run_on(callee, unquote(thread) if thread is not None else "main")
 
 
 def _run_on(computation: HloComputation, thread: str) -> None:

@@ -498,6 +498,7 @@ def _named(at: Cursor) -> str:
         return "{" + f"{mesh}, {word}" + ("=" + op if op not in ("", "sum") else "") + tail + "}"
     parts = [mesh, "[" + ", ".join(at.items("[", "]", lambda: _dimension(at, names))) + "]"]
     found: dict[str, str] = {}
+    whole: set[str] = set()  # kinds that take every axis
     while at.kind != "}":
         at.expect(",")
         if at.kind != "key" or at.value not in ("replicated", "unreduced", "manual", "metadata"):
@@ -508,8 +509,16 @@ def _named(at: Cursor) -> str:
             continue
         at.advance()
         op = _reduction(at) if key == "unreduced" and at.stands("word") else ""
-        found[key] = f"{key}={'' if op == 'sum' else op}" + "{" + ", ".join(_axes(at, names)) + "}"
+        axes = _axes(at, names)
+        found[key] = f"{key}={'' if op == 'sum' else op}" + "{" + ", ".join(axes) + "}"
+        if axes == [f"'{name}'" for name in names] and key != "replicated" and op in ("", "sum"):
+            whole.add(key)
     at.advance()
+    if parts[1] == "[]":  # of no dimension: a word says the same
+        kinds = [key for key in found if key != "metadata" and not found[key].endswith("={}")]
+        if not kinds or len(kinds) == 1 and kinds[0] in whole:
+            parts[1] = kinds[0] if kinds else "replicated"
+            found = {key: text for key, text in found.items() if key == "metadata"}
     parts += [found[k] for k in ("replicated", "unreduced", "manual", "metadata") if k in found]
     return "{" + ", ".join(p for p in parts if not p.endswith("={}")) + "}"
 

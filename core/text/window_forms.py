@@ -47,7 +47,8 @@ def window_form(at: Cursor) -> str:
         if len(values) != len(size) and key != "rhs_reversal":
             raise ParseError(f"{key} of the window has {len(values)} entries, size has {len(size)}", column=start + 1)
         if key == "rhs_reversal":
-            written = ["1" if int(v) == 1 else "0" for v in values]
+            written = ["1" if int(v) == 1 else "0" for v in values[: len(size)]]
+            written += ["0"] * (len(size) - len(written))
         elif key == "pad":
             written = ["_".join(_plain(n) for n in v.split("_")) for v in values]
         else:

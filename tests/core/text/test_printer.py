@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from hloscope.core.text import PrintOptions, load_module, print_instruction, print_module
+from hloscope.core.text.names import as_xla_reads
 from hloscope.core.text.value_forms import canonical_value
 
 # What jaxlib 0.10.2 prints for a value.
 FORMS = [
     ("dimensions", "{ 1 , 0 }", "{1,0}"),
     ("window", "{pad=0_0x1_1 size=3x3 stride=1x1}", "{size=3x3 pad=0_0x1_1}"),
+    ("window", "{size=1x1 rhs_reversal=1}", "{size=1x1 rhs_reversal=1x0}"),
     ("padding", "0_1_0x2_3", "0_1x2_3"),
     ("padding", "0_1_2x2_3", "0_1_2x2_3_0"),
     ("slice", "{[0:4:1],[1:3]}", "{[0:4], [1:3]}"),
@@ -29,6 +31,9 @@ FORMS = [
      "{devices=[2,1,2]0,1,2,3 last_tile_dim_replicate}"),
     ("sharding", "{devices=[2,1,1,2]<=[4] last_tile_dims={manual, replicated}}",
      "{devices=[2,1,2]<=[4] last_tile_dim_replicate}"),
+    ("sharding", "{mesh['x'=2] [], metadata={op_name=\"a\"}}", "{mesh['x'=2], replicated, metadata={{op_name=\"a\"}}}"),
+    ("sharding", "{mesh['x'=2,'y'=2] [], unreduced={'x','y'}}", "{mesh['x'=2,'y'=2], unreduced}"),
+    ("sharding", "{mesh['x'=2,'y'=2] [], manual={'x'}}", "{mesh['x'=2,'y'=2], [], manual={'x'}}"),
     ("result_accuracy", "{mode=default}", ""),
     ("result_accuracy", "{tolerance={ulps=2,atol=1e-5}}", "{tolerance={atol=1e-05,rtol=0,ulps=2}}"),
     ("statistics", "{visualizing_index=1, a=33, b=44.50}", "{visualizing_index=1,a=33,b=44.5}"),
@@ -228,3 +233,51 @@ def test_the_header_prints_in_order_without_defaults() -> None:
     assert printed.startswith(head)
     exact = print_module(load_module(text), PrintOptions.xla())
     assert ", entry_computation_layout={(f32[])->f32[]}, replica_count=2" in exact
+
+
+# What jaxlib 0.10.2 makes of a text beyond what stands there.
+ORACLE = """HloModule t
+
+c {
+  a = s32[] parameter(0)
+  b = s32[] negate(a)
+  ROOT z = s32[] negate(b)
+}, execution_thread="explicit"
+
+ENTRY e {
+  a = s32[] parameter(0), origin={{"v1"}}
+  s = ((s32[]), s32[], s32[]) async-start(a), calls=c
+  x = s32[] async-done(s)
+  negate = s32[] negate(x)
+  n = ((s32[]), s32[], s32[]) negate-start(negate), statistics={visualizing_index=1,m=3}, frontend_attributes={k="v"}
+  d = s32[] negate-done(n)
+  t = (s32[], s32[]) tuple(a, d)
+  g = s32[] get-tuple-element(t), index=0
+  ROOT r = s32[] add(g, d), backend_config={"wait_on_operation_queues":[],"q":"0"}
+}
+"""
+PRINTED = """
+%c (a: s32[]) -> s32[] {
+  %a = s32[] parameter(0)
+  %b = s32[] negate(%a)
+  ROOT %z = s32[] negate(%b)
+}
+
+ENTRY %e (a.1: s32[]) -> s32[] {
+  %a.1 = s32[] parameter(0), origin={{"v1"}}
+  %s = ((s32[]), s32[], s32[]) async-start(%a.1), calls=%c
+  %x = s32[] async-done(%s)
+  %negate.1 = s32[] negate(%x)
+  %n = ((s32[]), s32[], s32[]) negate-start(%negate.1), statistics={visualizing_index=1,m=3}, \
+frontend_attributes={k="v"}, statistics={visualizing_index=1,m=3}
+  %d = s32[] negate-done(%n)
+  %t = (s32[], s32[]) tuple(%a.1, %d)
+  %g = s32[] get-tuple-element(%t), index=0, origin={{"v1"}}
+  ROOT %r = s32[] add(%g, %d), backend_config={"q":"0"}
+}
+"""
+
+
+def test_exact_text_has_what_xla_adds_and_drops() -> None:
+    text = print_module(as_xla_reads(load_module(ORACLE)), PrintOptions.xla())
+    assert text.split("\n", 1)[1].rstrip() == PRINTED.rstrip()

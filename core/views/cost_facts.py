@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.cost import CostAnalysis
 from hloscope.core.analysis.device import DeviceDescription, load_device
-from hloscope.core.errors import HloscopeError
+from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.text import parse_module
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def cost_facts(index: ModuleIndex, i: int, device: DeviceDescription | None = No
         assert root is not None
         flops, written = int(costs.flops(root)), int(costs.output_bytes(root))
         read = sum(int(costs.operand_bytes(root, one)) for one in dict.fromkeys(root.operands))
-    except (HloscopeError, ValueError, AssertionError, KeyError, TypeError):
+    except (HloscopeError, InternalError, ValueError, AssertionError, KeyError, TypeError):  # half-typed text
         return None
     rate = device.core_count * device.fpus_per_core * device.clock_rate_ghz * 2
     return CostFacts(flops, read, written, device.name, flops / rate, (read + written) / device.memory_bandwidth * 1e9)

@@ -141,3 +141,17 @@ def test_collectives_that_do_not_fit_the_devices() -> None:
     assert said("{{0,1},{2,3}}") == []
     assert said("{{0,1},{2,7}}") == ["device 7 takes part, but there are 4 devices"]
     assert said("{{0,1}}") == ["its groups hold 2 of 4 devices: the others would wait for ever"]
+
+
+def test_a_half_typed_attribute_has_no_cost() -> None:
+    text = """HloModule m
+
+ENTRY %main (x: f32[8,4]) -> f32[8] {
+  %x = f32[8,4]{1,0} parameter(0)
+  %zero = f32[] constant(0)
+  ROOT %r = f32[8]{0} reduce(%x, %zero), dimensions={1, to_apply=%region
+}
+"""
+    index = ModuleIndex.from_text(text)
+    number = index.find("r")
+    assert number is not None and cost_facts(index, number) is None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
+    from hloscope.core.hlo.shape import Shape
     from hloscope.core.runtime.evaluator import Array, Value
 
 ELIDED_MARK = "{...}"
@@ -126,9 +127,28 @@ def _alike(node: HloInstruction, index: Mapping[str, HloInstruction], known: Map
     same = known.get(node.name)
     if same is not None and _fits(node, same):
         return same
+    if same is not None and (relaid := _relaid(node, index.get(node.name), same)) is not None:
+        return relaid
     fitting = [value for name, value in known.items() if name in index and _fits(node, value)]
     distinct = {value.tobytes(): value for value in fitting}
     return next(iter(distinct.values())) if len(distinct) == 1 else None
+
+
+def _relaid(node: HloInstruction, earlier: HloInstruction | None, value: Array) -> Array | None:
+    """The same bytes under other dimensions, where the name stayed and the dimensions are those in which the bytes lie:
+    what layout normalization makes of a constant."""
+    if earlier is None or earlier.opcode != "constant" or value.dtype != node.shape.type.dtype:
+        return None
+    lies, order = value.transpose(_major_to_minor(earlier.shape)), _major_to_minor(node.shape)
+    if lies.shape != tuple(node.shape.dimensions[d] for d in order):
+        return None
+    return lies.transpose(np.argsort(order)) if order else lies
+
+
+def _major_to_minor(shape: Shape) -> list[int]:
+    if shape.layout is None:
+        return list(range(shape.rank))
+    return list(reversed(shape.layout.minor_to_major))
 
 
 def _from_before(node: HloInstruction, index: Mapping[str, HloInstruction], known: Mapping[str, Array]) -> Array | None:

@@ -32,6 +32,8 @@ _CALLEE = re.compile(r"to_apply=%?([\w.\-]+)")
 _METADATA = re.compile(r",? ?metadata=\{.*")
 _NOTES = re.compile(r", (?:metadata|sharding|frontend_attributes|backend_config|origin|control-predecessors)=\{.*")
 """From the first attribute on that passes add to an instruction."""
+_SIMPLIFIED = {"gather": "collapsed_slice_dims", "scatter": "inserted_window_dims"}
+_NUMBER = re.compile(r"\.\d+$")
 _OP_NAME = re.compile(r'op_name="[^"]*?([^/"]*)"')
 
 Key = tuple[int, int]
@@ -42,6 +44,9 @@ CLONE_SHARE = 0.9
 
 _MADE = 1 << 30
 """Places of instructions that a stage made anew, behind those that it moved in as copies of old ones."""
+
+_LATER = 2 * _MADE
+"""Places of what was there already in the first stage, but was made by a pass."""
 
 
 @dataclass(slots=True)
@@ -71,7 +76,9 @@ class _Seen:
 class ListOrder:
     """Remembers where instructions first appeared; show it the stages in order."""
 
-    def __init__(self, stages: Iterable[str] = (), *, coarse: bool = False) -> None:
+    def __init__(self, stages: Iterable[str] = (), *, coarse: bool = False, late: bool = False) -> None:
+        self._late = late
+        """The first stage is not the program's own, so passes have added to it already."""
         self._coarse = coarse
         """Many passes lie between the stages: what is new is taken to be younger than what was replaced, users too."""
         self._computations: dict[str, _Seen] = {}
@@ -125,7 +132,8 @@ class ListOrder:
                 if key is None and inlined is not None:
                     rank = inlined.take(opcode, rest)
                     key = None if rank is None else (self._stage, rank)
-                seen.keys[instruction] = (self._stage, _MADE + place) if key is None else key
+                made = _MADE if not self._late or self._stage or not _is_by_pass(instruction, opcode, rest) else _LATER
+                seen.keys[instruction] = (self._stage, made + place) if key is None else key
                 fresh.add(instruction)
             self._everywhere.setdefault(instruction, seen.keys[instruction])
         self._see_users(seen, lines, known, fresh, first=first)
@@ -219,6 +227,22 @@ def _is_new(
     return [_shape_of(one, lines) for one in _operands(before[1])] != [
         _shape_of(one, now) for one in _operands(after[1])
     ]
+
+
+def _is_by_pass(name: str, opcode: str, rest: str) -> bool:
+    """Whether a pass made an instruction, as far as it tells by itself.
+
+    Such a one is called after its opcode, while its place in the program has another name, or the name has no number,
+    which a program's own always have. Gathers and scatters without dropped dimensions come of ``gather_simplifier`` and
+    ``scatter_simplifier``.
+    """
+    dropped = _SIMPLIFIED.get(opcode)
+    if dropped is not None and f"{dropped}={{}}" in rest and "index_vector_dim=1," in rest:
+        return True
+    if name == opcode != "parameter":
+        return True
+    word = _OP_NAME.search(rest)
+    return word is not None and _NUMBER.sub("", name) == opcode != word[1]
 
 
 def _without_reshapes(rest: str, lines: dict[str, tuple[str, str]], now: dict[str, tuple[str, str]]) -> bool:

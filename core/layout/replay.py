@@ -107,7 +107,8 @@ def restore_list_order(compile_: RealCompile, pair: PassPair, module: HloModule)
     last = pair.before.index
     first = next((one.index for one in compile_.stages if one.pass_name == "before_optimizations"), 0)
     earlier = list(range(first if first < last else 0, last + 1))
-    order = ListOrder(coarse=len(earlier) <= FEW_STAGES)
+    late = compile_.stages[earlier[0]].pass_name != "before_optimizations"
+    order = ListOrder(coarse=len(earlier) <= FEW_STAGES, late=late)
     read = 0
     seen: str | None = None
     for index in earlier:

@@ -38,10 +38,14 @@ def test_its_settings_are_those_of_the_server(extension: Path) -> None:
     properties = json.loads((extension / "package.json").read_text())["contributes"]["configuration"]["properties"]
     given = {key.removeprefix("hloscope."): one["default"] for key, one in properties.items()}
     assert Settings().changed({"hloscope": given}) == Settings()
-    other = {"advice": False, "dumpFacts": False, "refusedFusionBytes": 7}
+    other = {
+        "advice": False, "dumpFacts": False, "refusedFusionBytes": 7, "reduceOptions": ["--engine", "xla"],
+        "bisectOptions": ["--seed", "1"],
+    }  # fmt: skip
     assert set(other) < set(given)
-    assert Settings().changed({"hloscope": other}) == Settings(False, False, 7)
-    assert Settings().changed({"advice": "no", "refusedFusionBytes": -1, "x": 1}) == Settings()
+    changed = Settings(False, False, 7, ("--engine", "xla"), ("--seed", "1"))
+    assert Settings().changed({"hloscope": other}) == changed
+    assert Settings().changed({"advice": "no", "refusedFusionBytes": -1, "reduceOptions": [1], "x": 1}) == Settings()
 
 
 def test_its_grammar_compiles_and_knows_an_instruction(extension: Path) -> None:

@@ -23,6 +23,8 @@ function advice(): Record<string, unknown> {
     advice: found.get("advice"),
     dumpFacts: found.get("dumpFacts"),
     refusedFusionBytes: found.get("refusedFusionBytes"),
+    reduceOptions: found.get("reduceOptions"),
+    bisectOptions: found.get("bisectOptions"),
   };
 }
 
@@ -90,6 +92,8 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
     ["hloscope.restart", async () => { await stop(); await start(); }],
     ["hloscope.here.previousStage", () => here("hloscope.previousStage", true)],
     ["hloscope.here.nextStage", () => here("hloscope.nextStage", true)],
+    ["hloscope.here.why", () => here("hloscope.why", true)],
+    ["hloscope.here.peekDiff", () => here("hloscope.peekDiff", false)],
     ["hloscope.here.dashboard", () => here("hloscope.openDashboard", false)],
     ["hloscope.here.traceKernels", () => here("hloscope.traceKernels", false)],
     ["hloscope.here.interpretKernels", () => here("hloscope.interpretKernels", false)],

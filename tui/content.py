@@ -13,7 +13,7 @@ from hloscope.tui.show import names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from hloscope.core.views.data import EventRow, InstructionChange, Place, StageDiff, WhyFacts
+    from hloscope.core.views.data import EventRow, HistoryStep, InstructionChange, Place, StageDiff, WhyFacts
 
 Mark = Literal["", "added", "removed", "modified", "renamed", "heading", "note", "warning", "name", "bar", "strong"]
 
@@ -238,6 +238,7 @@ def place_lines(places: Iterable[Place], pattern: str) -> list[Line]:
 def why_lines(facts: WhyFacts) -> list[Line]:
     """All that is known of an instruction, from its definition to what each stage did to it."""
     out = [Line(f"{facts.name}  in {facts.computation}", "heading", facts.name)]
+    out += _life(facts)
     out.append(Line(f"  {facts.instruction}", "", facts.name, facts.stage))
     size = f"{facts.bytes:,} bytes" if facts.bytes is not None else "size unknown"
     layout = f", layout {facts.layout}" if facts.layout is not None else ""
@@ -263,6 +264,25 @@ def why_lines(facts: WhyFacts) -> list[Line]:
             out.append(Line(signs[1] + step.after, "added", step.name, step.index, against=(signs[1], step.before)))
     out += _fusion_part(facts) + _layout_part(facts) + _buffer_part(facts)
     out += [Line(f"  note: {note}", "note") for note in facts.notes]
+    return out
+
+
+def _life(facts: WhyFacts) -> list[Line]:
+    """Which pass made it and which took it away, in two lines at most: what is asked for most."""
+    if not facts.passes:
+        return []
+    first, last = facts.passes[0], facts.passes[-1]
+
+    def said(word: str, step: HistoryStep) -> Line:
+        where = f"{step.pipeline}/{step.pass_name}" if step.pipeline else step.pass_name
+        name = f" as {step.name}" if step.name != facts.name else ""
+        by = f", replaced by {names(step.replaced_by, 3)}" if step.replaced_by else ""
+        text = f"  {word} [{step.index}] {where}{name}{by}"
+        return Line(text, "strong", step.name, step.index, ((text, "strong"),))
+
+    out = [said("there from the beginning:" if first.what == "present" else "made by", first)]
+    if last.what == "removed":
+        out.append(said("removed by", last))
     return out
 
 

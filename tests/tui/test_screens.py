@@ -336,3 +336,30 @@ async def test_the_palette_holds_every_action_of_every_screen() -> None:
         run()
         await settle(pilot)
         assert "overview" in status(pilot)
+
+
+async def test_the_mouse_does_what_keys_do() -> None:
+    async with dashboard(GPU, size=(120, 40), start=Place("graph", None, "", "gemm_fusion_dot.2")) as pilot:
+
+        async def click(selector: str, at: tuple[int, int], times: int = 1) -> None:
+            await pilot.click(selector, offset=at, times=times)
+            await settle(pilot)
+
+        canvas = pilot.app.screen.query_one("#canvas", LinePane)
+        left, top = canvas.scroll_offset
+        y, text = next((y, one.text) for y, one in enumerate(canvas.lines) if "bitcast." in one.text)
+        await click("#canvas", (text.index("bitcast.") - left, y - top))
+        assert "› bitcast." in status(pilot)
+        await click("#tabs", (1 + picture(pilot)[0].index("Stages"), 0))
+        table = pilot.app.screen.query_one(StageTable)
+        await click("#timeline", (8, 5))
+        assert table.cursor == table.scroll_offset.y + 5 and f"stages › {table.stage}/" in status(pilot)
+        await click("#tabs", (1 + picture(pilot)[0].index("Buffers"), 0))
+        chart = pilot.app.screen.query_one(BufferMap)
+        before = chart.step
+        await click("#map", (30, 2))
+        assert chart.step < before and f"step {chart.step}" in status(pilot)
+        await click("#keys", (1 + picture(pilot)[-1].index("Allocations"), 0))
+        assert "preallocated-temp" in lines(pilot, "#list")
+        await click("#keys", (1 + picture(pilot)[-1].index("Help"), 0))
+        assert isinstance(pilot.app.screen, HelpScreen)

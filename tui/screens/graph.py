@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import on
 from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.widgets import Static
 
 from hloscope.tui.content import Line, plain
@@ -18,6 +20,7 @@ from hloscope.tui.widgets.line_pane import LinePane
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from textual import events
     from textual.app import ComposeResult
 
     from hloscope.core.text.module_index import ModuleIndex
@@ -43,6 +46,19 @@ class Canvas(LinePane, inherit_bindings=False):
         Binding("space", "screen.grow", "Grow"),
         Binding("enter", "screen.focus_node", "Start here"),
     ]
+
+    class Picked(Message):
+        """The mouse was on a cell of the drawing."""
+
+        def __init__(self, x: int, y: int, *, twice: bool) -> None:
+            super().__init__()
+            self.x, self.y, self.twice = x, y, twice
+
+    def on_click(self, event: events.Click) -> None:
+        """The mouse chooses a node; a double click begins anew there."""
+        event.prevent_default()
+        left, top = self.scroll_offset
+        self.post_message(self.Picked(event.x + left, event.y + top, twice=event.chain == 2))
 
 
 class GraphScreen(RunScreen):
@@ -189,7 +205,7 @@ a fusion, loop or call is one node; z goes inside, and from a parameter of the i
         pane.show(lines, cursor=box.y + 1)
         pane.scroll_to(
             x=max(0, box.x + box.width // 2 - pane.size.width // 2),
-            y=max(0, box.y + 2 - pane.size.height // 2), animate=False, immediate=True,
+            y=max(0, box.y + 2 - pane.size.height // 2), animate=False, immediate=True, force=True,
         )  # fmt: skip
         self.query_one("#head", Static).update(self._words())
         self.at(self.where())
@@ -233,6 +249,16 @@ a fusion, loop or call is one node; z goes inside, and from a parameter of the i
             self._draw()
         else:
             self.say("no operand" if by < 0 else "no user")
+
+    @on(Canvas.Picked)
+    def _picked(self, event: Canvas.Picked) -> None:
+        drawing = self._drawing
+        for box in drawing.boxes.values() if drawing is not None else ():
+            if box.x <= event.x < box.x + box.width and box.y <= event.y < box.y + 4:
+                self._move(box.key)
+                if event.twice:
+                    self.action_focus_node()
+                return
 
     def _move(self, node: int) -> None:
         self._here = node

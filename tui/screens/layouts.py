@@ -111,7 +111,8 @@ free: the layouts differ only in dimensions of size 1, no byte moves
             plain(f"  copies {item.operand}: {item.from_layout} → {item.to_layout}", "", instruction=item.operand)
         )
         out.append(plain(f"  first seen after [{item.cause.stage}] {item.cause.pass_name}", stage=item.cause.stage))
-        out.append(plain(f"  gone after {item.gone}" if item.gone else "  the last stage still has it"))
+        as_what = f" as {item.also[-1]}" if item.also else ""
+        out.append(plain(f"  gone after {item.gone}" if item.gone else f"  the last stage still has it{as_what}"))
         out += [plain(), plain("why", "heading")]
         out += _folded(item.cause.sentence, width)
         for title, chain in (("the use wants", item.cause.chain), ("the definition has", item.cause.given)):

@@ -32,6 +32,8 @@ View = Literal["diff", "text", "why", "found"]
 
 EVENTS = 2000
 """Events of a stage that are shown."""
+_PATIENCE_SECONDS = 0.25
+"""How long the lines of the stage before stay where the new ones are not there yet."""
 _LOOK_AHEAD_SECONDS = 0.15
 """How long one stays on a stage before its neighbours are worth comparing."""
 
@@ -87,6 +89,7 @@ class StagesScreen(RunScreen):
         self._events: list[EventRow] = []
         self._about: str | None = None
         self._wanted = False
+        self._waiting = False
 
     def body(self) -> ComposeResult:
         """Summary above, the panes."""
@@ -262,8 +265,15 @@ class StagesScreen(RunScreen):
             ),
         }
         stage, subject = self._stage, self._subject
+        self._waiting = True
+        self.set_timer(_PATIENCE_SECONDS, partial(self._still, self._stage, self._view, self._subject))
         self.ask_core(makers[self._view], self._put, failed=self._no_lines)
         self._look_ahead()
+
+    def _still(self, *asked: object) -> None:
+        """What was shown before must not stand below another title for long."""
+        if self._waiting and asked == (self._stage, self._view, self._subject):
+            self._pane.show([Line("being worked out …", "note")])
 
     def _find(self, pattern: str, stage: int, work: Work) -> list[Line]:
         """Instructions of the stage that match; where there is none, the last stage that has one."""
@@ -314,6 +324,7 @@ class StagesScreen(RunScreen):
 
     def _put(self, found: tuple[list[Line], list[EventRow]]) -> None:
         lines, self._events = found
+        self._waiting = False
         cursor = 0
         if self._goal is not None:
             at, name = self._goal

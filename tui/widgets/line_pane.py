@@ -118,7 +118,8 @@ class LinePane(ScrollView, can_focus=True):
         self.cursor = max(0, min(cursor, len(lines) - 1))
         width = min(_WIDEST, max((len(line.text) for line in lines), default=0) + 1)
         self.virtual_size = Size(width, len(lines))
-        self.scroll_to(0, max(0, self.cursor - self.size.height // 2), animate=False, immediate=True)
+        # Forced: whether it may scroll is decided by the lines that were shown before.
+        self.scroll_to(0, max(0, self.cursor - self.size.height // 2), animate=False, immediate=True, force=True)
         self.refresh()
 
     @property
@@ -193,7 +194,7 @@ class LinePane(ScrollView, can_focus=True):
 
     def action_sideways(self, by: int) -> None:
         """Scroll left or right."""
-        self.scroll_to(x=max(0, self.scroll_offset.x + by), animate=False)
+        self.scroll_to(x=max(0, self.scroll_offset.x + by), animate=False, force=True)
 
     def action_choose(self) -> None:
         """Follow the line under the cursor."""

@@ -87,7 +87,7 @@ class StageTable(LinePane):
         """Put the cursor on a stage that is shown, in the middle of the rows."""
         at = self.stages.index(stage)
         self.move_to(at)
-        self.scroll_to(0, max(0, at - self.size.height // 2), animate=False, immediate=True)
+        self.scroll_to(0, max(0, at - self.size.height // 2), animate=False, immediate=True, force=True)
 
     @property
     def stage(self) -> int | None:

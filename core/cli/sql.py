@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 
 import click
 
 from hloscope.core.cli.opening import say_notes
 from hloscope.core.cli.output import Column, TableOptions, emit_table, table_options
+from hloscope.core.errors import UsageError
+from hloscope.core.ledger.queries import Cell, LedgerReader
 from hloscope.core.views.data import Source
+from hloscope.core.views.inputs import InputKind, classify
 from hloscope.core.views.run import load
 
 
@@ -29,16 +32,29 @@ def command(path: str, query: str, table: TableOptions) -> None:
     """
     if query == "-":
         query = sys.stdin.read()
-    # A query over a ledger is about all modules: which one a run would show does not matter, nor its notes.
+    if not query.strip():
+        raise UsageError("the query is empty")
+    if classify(path).kind is InputKind.LEDGER:
+        with LedgerReader(path) as reader:
+            _answer(reader.sql_rows(query), _source(path, reader), table)
+        return
     with load(path) as run:
-        if run.source.kind == "dump":
-            say_notes(run.notes)
-        single = run.source.module if len(run.modules) == 1 else ""
-        source = Source(path, single, run.source.xla_build, run.source.target, run.source.kind)
-        with closing(run.sql_rows(query)) as found:
-            names = _distinct(next(found))
-            rows = (dict(zip(names, map(_plain, row), strict=True)) for row in found)
-            emit_table(rows, [Column(name, show=str) for name in names], table, source=source, stream=True)
+        say_notes(run.notes)
+        _answer(run.sql_rows(query), run.source, table)
+
+
+def _answer(asked: Generator[tuple[Cell, ...]], source: Source, table: TableOptions) -> None:
+    with closing(asked) as found:
+        names = _distinct(next(found))
+        rows = (dict(zip(names, map(_plain, row), strict=True)) for row in found)
+        emit_table(rows, [Column(name, show=str) for name in names], table, source=source, stream=True)
+
+
+def _source(path: str, reader: LedgerReader) -> Source:
+    """A query over a ledger is about all modules, of which there may be none yet."""
+    modules, runs = reader.modules(), reader.runs()
+    build, target = (runs[0].xla_build, runs[0].target) if runs else (None, None)
+    return Source(path, modules[0].name if len(modules) == 1 else "", build, target, "ledger")
 
 
 def _distinct(names: Sequence[object]) -> list[str]:

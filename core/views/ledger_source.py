@@ -15,6 +15,9 @@ from hloscope.core.views.choosing import choose
 from hloscope.core.views.data import EventRow, ModuleRow, Source
 from hloscope.core.views.stages import Cancelled, EventQuery, Progress, StageRow
 
+UNFINISHED = "the run did not finish: the ledger holds what was committed until then"
+"""What is said of a ledger whose writer was killed, or still writes."""
+
 
 class LedgerSource:
     """One module of a ledger."""
@@ -35,14 +38,15 @@ class LedgerSource:
         runs = {run.id: run for run in self._reader.runs()}
         if not self._modules:
             unfinished = any(not run.complete for run in runs.values())
-            raise LedgerError("the ledger holds no module" + (" yet" if unfinished else ""), path=path)
+            why = " yet: its run has just begun, or ended before the first was there" if unfinished else ""
+            raise LedgerError("the ledger holds no module" + why, path=path)
         index, note = choose(self.modules(), module, path)
         if note is not None:
             self.notes.append(note)
         self._module = self._modules[index]
         run = runs.get(self._module.run)
         if run is not None and not run.complete:
-            self.notes.append("the run did not finish: the ledger holds what was committed until then")
+            self.notes.append(UNFINISHED + self._running())
         self.source = Source(
             path=path,
             module=self._module.name,
@@ -51,6 +55,14 @@ class LedgerSource:
             kind="ledger",
             by_core=run is not None and run.kind == "core",
         )
+
+    def _running(self) -> str:
+        """The pass of the module that had begun and not ended, in words; the innermost."""
+        found = self._reader.sql(
+            "SELECT pipeline,pass FROM passes WHERE module=? AND stage IS NULL ORDER BY id DESC LIMIT 1",
+            parameters=(self._module.id,),
+        ).rows
+        return f"; the last pass that began is {'/'.join(str(part) for part in found[0] if part)}" if found else ""
 
     def _ordered(self, modules: list[StoredModule]) -> list[StoredModule]:
         """Largest first, as ``hloscope ls`` orders a dump."""

@@ -115,6 +115,7 @@ def _ledger(path: str, progress: Progress | None) -> Listing:
     from hloscope.core.dumps.facts import broken, scan
     from hloscope.core.dumps.listing import tell_apart
     from hloscope.core.ledger.queries import LedgerReader
+    from hloscope.core.views.ledger_source import UNFINISHED
 
     rows: list[ModuleListing] = []
     compiles: list[_StoredModule] = []
@@ -148,11 +149,14 @@ def _ledger(path: str, progress: Progress | None) -> Listing:
             if progress is not None:
                 progress(index + 1, len(found))
         same, differs = tell_apart(compiles)
+        complete = all(run.complete for run in reader.runs())
     for index, row in enumerate(rows):
         earlier, how = differs.get(index, (None, None))
         rows[index] = replace(row, same_as=same.get(index), differs_by=how, differs_from=earlier)
     targets = {row.target for row in rows}
-    return Listing("ledger", tuple(rows), [], targets.pop() if len(targets) == 1 else None)
+    return Listing(
+        "ledger", tuple(rows), [] if complete else [UNFINISHED], targets.pop() if len(targets) == 1 else None
+    )
 
 
 @dataclass(frozen=True, slots=True)

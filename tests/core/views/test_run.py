@@ -15,6 +15,8 @@ import pytest
 
 from hloscope.core.dumps.importer import import_dump
 from hloscope.core.errors import DumpError, HloscopeError, LedgerError, ParseError, UnsupportedError, UsageError
+from hloscope.core.ledger.queries import LedgerReader
+from hloscope.core.ledger.record import LedgerWriter
 from hloscope.core.views.inputs import SNIFFED_BYTES
 from hloscope.core.views.modules import list_path
 from hloscope.core.views.run import CancelledError, Run, diff_runs, load
@@ -452,6 +454,24 @@ def test_ledgers_that_cannot_be_read(tmp_path: Path, fixtures: Path) -> None:
         error = refused(tmp_path / name)
         assert isinstance(error, LedgerError) and words in str(error)
     assert load(str(tmp_path / "good")).passes
+
+
+def test_a_run_that_did_not_finish_says_where_it_was(tmp_path: Path) -> None:
+    path = str(tmp_path / "run.ledger")
+    with LedgerWriter(path) as writer:
+        writer.flush()
+        assert "no module yet" in str(refused(path))
+        with LedgerReader(path) as reader:
+            assert reader.sql("select count(*) from passes").rows == [(0,)]
+        writer.begin_module("m")
+        first = writer.begin_pass("start", pipeline="p")
+        writer.end_pass(first, changed=False, instructions=1, snapshot=writer.add_snapshot("HloModule m"))
+        writer.begin_pass("fusion", pipeline="p")
+        writer.flush()
+        with load(path) as run:
+            assert len(run) == 1
+            assert any("did not finish" in note and "began is p/fusion" in note for note in run.notes)
+        assert any("did not finish" in note for note in list_path(path).notes)
 
 
 def test_a_device_is_no_dump() -> None:

@@ -178,11 +178,14 @@ def gpu_late_pipelines(registry: Registry) -> list[HloPass]:
     return [
         HloPassPipeline(
             "layout normalization",
-            _passes(
-                registry,
-                f"reshape-decomposer move_copy_to_users layout_normalization {_GPU_ALGSIMP_LATE}"
-                " broadcast_canonicalizer scatter_simplifier",
-            ),
+            [
+                *_passes(registry, "reshape-decomposer"),
+                HloPassFix(registry.make_for_pipeline("move_copy_to_users")),
+                *_passes(
+                    registry,
+                    f"layout_normalization {_GPU_ALGSIMP_LATE} broadcast_canonicalizer scatter_simplifier",
+                ),
+            ],
             verifier,
         ),
         HloPassPipeline(

@@ -204,6 +204,14 @@ async def run_long(
     return Answer(out + notes, path)
 
 
+async def extract(subject: Subject, computation: str) -> Answer:
+    """A computation of the text as a module of its own. Raises UsageError where there is none of that name."""
+    found = await ask("part", subject.path, "", computation, "", seconds=600)
+    path = os.path.join(subject.scratch, f"{subject.stem}.{_FILE_CHARACTERS.sub('_', computation)}.hlo")
+    Path(path).write_text(found["text"], encoding="utf-8", errors="surrogatepass", newline="")
+    return Answer(found["text"], path)
+
+
 async def apply_remedy(subject: Subject, copy: str) -> Answer:
     """The module before layout assignment with the change that removes a copy, in a file next to the dump's stages or
     the text. Raises UsageError where no such change is known."""

@@ -34,6 +34,7 @@ from hloscope.lsp.commands import (
     Answer,
     apply_remedy,
     dashboard,
+    extract,
     run_long,
     subject_of,
     trace_kernels,
@@ -102,6 +103,7 @@ class HloServer(LanguageServer):
             "hloscope.traceKernels": self._kernel_command(interpret=False),
             "hloscope.interpretKernels": self._kernel_command(interpret=True),
             "hloscope.applyRemedy": self._remedy_command(),
+            "hloscope.extract": self._extract_command(),
             "hloscope.openDashboard": self._dashboard_command(),
         }
         for name, run in self._commands.items():
@@ -267,6 +269,17 @@ class HloServer(LanguageServer):
 
             title = f"Apply the change that removes the copy %{copy}"
             return await self._with_progress(title, work)
+
+        return run
+
+    def _extract_command(self) -> Callable[..., Awaitable[Any]]:
+        async def run(uri: str = "", computation: str = "", *_: object) -> Any:
+            async def work(watch: Watch) -> Any:
+                del watch
+                subject = subject_of(str(uri), (), self.documents.text(str(uri)), alone=True)
+                return self._shown(await extract(subject, str(computation)))
+
+            return await self._with_progress(f"Extract %{computation} to a module of its own", work)
 
         return run
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from hloscope.core.errors import UsageError
+from typing import TYPE_CHECKING
+
+from hloscope.core.errors import HloscopeError, InternalError, UsageError
 from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.module import HloModule
+from hloscope.core.text import parse_module, print_module
+
+if TYPE_CHECKING:
+    from hloscope.core.text.module_index import ModuleIndex
 
 
 def extract_computation(module: HloModule, name: str) -> HloModule:
@@ -45,3 +51,40 @@ def extract_result(module: HloModule, computation: str | None, instruction: str)
         for one in unused:
             copy.remove_computation(one)
     return copy
+
+
+def extracted_text(index: ModuleIndex, number: int, most: int) -> str | None:
+    """The text of `extract_computation`, reading no more of a text than it takes.
+
+    None where that is more than `most` instructions, or where something in it cannot be read.
+    """
+    needed, waiting, size = set[int](), [number], 0
+    while waiting:
+        one = waiting.pop()
+        if one in needed:
+            continue
+        if one < 0:
+            return None
+        needed.add(one)
+        computation = index.computation(one)
+        size += len(computation)
+        if size > most:
+            return None
+        for i in range(computation.begin, computation.end):
+            waiting += index.called(i)
+    wanted = index.computation(number)
+    source = index.source
+    scheduled = ", is_scheduled=true" if index.is_scheduled else ""
+    tables = [source[slice(*span)] for span in sorted(index.columns.tables.values())]
+    titles = sorted(index.columns.tables, key=lambda key: index.columns.tables[key])
+    parts = [f"HloModule {wanted.name}{scheduled}"]
+    parts += [f"{title}\n{rows.strip()}" for title, rows in zip(titles, tables, strict=True)]
+    parts += [source[slice(*index.computation(one).span)] for one in sorted(needed) if one != number]
+    parts.append(f"ENTRY {source[slice(*wanted.span)].removeprefix('ENTRY').lstrip()}")
+    module, found = parse_module("\n\n".join([*parts, ""]))
+    if module is None or any(one.severity == "error" for one in found):
+        return None
+    try:
+        return print_module(extract_computation(module, wanted.name))
+    except (HloscopeError, InternalError):
+        return None

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from hloscope.core.errors import HloscopeError
-from hloscope.core.text import parse_module, print_module
 from hloscope.core.views.advice import ADVICE
-from hloscope.core.views.extract import extract_computation
+from hloscope.core.views.extract import extracted_text
 from hloscope.lsp.documents import Reading
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature
 from hloscope.lsp.features.rewrite import inline, outline
@@ -39,6 +37,8 @@ _STAGE = (
     ("Find the pass behind this stage after which the result is wrong", "hloscope.bisectFromHere"),
 )
 _USERS = 3
+_EXTRACTED_AT_ONCE = 1_000
+"""Instructions; an editor asks for actions whenever the cursor moves."""
 _NOT_REDUCED = frozenset({"parameter", "constant"})
 
 
@@ -64,12 +64,11 @@ def actions(reading: Reading, params: types.CodeActionParams) -> list[types.Code
     out.extend(_reductions(reading, target.computation, target.refers_to, target.kind, target.instruction))
     for title, command in (*_WHOLE, *(_STAGE if in_dump else ())):
         out.append(types.CodeAction(title, command=types.Command(title, command, arguments=[reading.uri])))
-    if index.instruction_count > FULL_INSTRUCTIONS:
-        return out
     wanted = _computation(reading, target.kind, target.refers_to, target.instruction, target.computation)
     if wanted is not None:
         out.extend(_extract(reading, wanted))
-    out.extend(_remove_dead(reading))
+    if index.instruction_count <= FULL_INSTRUCTIONS:
+        out.extend(_remove_dead(reading))
     return out
 
 
@@ -124,18 +123,18 @@ def _extract(reading: Reading, number: int) -> Iterator[types.CodeAction]:
     path = local_path(reading.uri)
     if path is None or one.is_entry or not one.name:
         return
-    module, found = parse_module(reading.text)
-    if module is None or any(each.severity == "error" for each in found):
-        return
-    try:
-        text = print_module(extract_computation(module, one.name))
-    except HloscopeError:
+    title = f"Extract %{one.name} to a module of its own"
+    text = extracted_text(reading.index, number, _EXTRACTED_AT_ONCE)
+    if text is None:
+        # Another process does it, and says what is wrong where it cannot.
+        command = types.Command(title, "hloscope.extract", arguments=[reading.uri, one.name])
+        yield types.CodeAction(title, kind=types.CodeActionKind.RefactorExtract, command=command)
         return
     stem = os.path.basename(path).removesuffix(".txt").removesuffix(".hlo")
     uri = Path(os.path.join(os.path.dirname(path), f"{stem}.{one.name}.hlo")).as_uri()
     start = types.Range(types.Position(0, 0), types.Position(0, 0))
     yield types.CodeAction(
-        f"Extract %{one.name} to a module of its own",
+        title,
         kind=types.CodeActionKind.RefactorExtract,
         edit=types.WorkspaceEdit(
             document_changes=[

@@ -112,3 +112,23 @@ def test_diff_and_search_start_at_the_open_stage(client: Any, fixtures: Path, tm
     assert 1 < count <= len([one for one in tmp_path.glob("*.txt") if one.name > Path(stage).name]) + 1
     number = client.ask("workspace/executeCommand", {"command": "hloscope.bisectFromHere", "arguments": [URI]})
     assert client.raw_answer(number)["error"]["message"] == "the file is no stage of a dump"
+
+
+def test_a_large_computation_is_extracted_by_command(client: Any) -> None:
+    lines = [f"  %n.{k} = f32[8] negate(%{'p' if k == 0 else f'n.{k - 1}'})" for k in range(1_100)]
+    lines[-1] = "  ROOT" + lines[-1][1:]
+    text = "\n".join(
+        ["HloModule m", "", "%big (p: f32[8]) -> f32[8] {", "  %p = f32[8] parameter(0)", *lines, "}", "",
+         "ENTRY %main (x: f32[8]) -> f32[8] {", "  %x = f32[8] parameter(0)",
+         "  ROOT %c = f32[8] call(%x), to_apply=%big", "}", ""]
+    )  # fmt: skip
+    uri = "file:///nowhere/big.hlo"
+    client.open(uri, text)
+    where = {"line": 2, "character": 2}
+    params = {
+        "textDocument": {"uri": uri}, "range": {"start": where, "end": where}, "context": {"diagnostics": []},
+    }  # fmt: skip
+    found = client.request("textDocument/codeAction", params)
+    command = next(one["command"] for one in found if one["title"] == "Extract %big to a module of its own")
+    answer = execute(client, command["command"].removeprefix("hloscope."), *command["arguments"])
+    assert load_module(answer["text"]).entry.name == "big" and load_module(answer["text"]).instruction_count == 1_101

@@ -49,9 +49,10 @@ def command(
     """Compile the module in PATH and record everything that happens.
 
     PATH is an HLO file; of a dump or a ledger the first stage is taken. --engine core runs our own passes in the order
-    of the target's pipeline; --engine xla runs the installed XLA in a child process (it takes StableHLO, too) and reads
-    its dump. For h100 and v5e no device is needed, nor for FILE, which describes a GPU: a GpuTargetConfigProto as text
-    (XLA's *.txtpb, or what a dump on that GPU has as *.gpu_target_config.pbtxt).
+    of the target's pipeline, past layout assignment and fusion through the schedule and the buffer assignment (to stop
+    earlier: hloscope opt --pipeline cpu --until PASS); --engine xla runs the installed XLA in a child process (it takes
+    StableHLO, too) and reads its dump. For h100 and v5e no device is needed, nor for FILE, which describes a GPU: a
+    GpuTargetConfigProto as text (XLA's *.txtpb, or what a dump on that GPU has as *.gpu_target_config.pbtxt).
     """
     from hloscope.core.xla.targets import find_target
 

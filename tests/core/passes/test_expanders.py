@@ -11,11 +11,13 @@ import pytest
 from hloscope.core.hlo.hashing import structural_hash
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.passes.context import PassContext
+from hloscope.core.passes.engine import RulePass
 from hloscope.core.passes.flags import PassFlags
 from hloscope.core.passes.fuel import Fuel
+from hloscope.core.passes.gate import Question
 from hloscope.core.passes.invariants import findings
 from hloscope.core.passes.pipelines import compile_module, transforms_pipeline
-from hloscope.core.passes.registry import Registry
+from hloscope.core.passes.registry import PASSES, Registry
 from hloscope.core.runtime.compare import compare_all, join_rules, rules_for
 from hloscope.core.runtime.evaluator import Array, Token, Value, evaluate
 from hloscope.core.runtime.inputs import moderate_inputs
@@ -301,6 +303,38 @@ CASES = [
          " direction=GT; o = f32[] conditional(p, x, x), true_computation=one, false_computation=two & a = f32[4]"
          " parameter(0); r = f32[4] map(a), dimensions={0}, to_apply=each", "conditional",
          COND.replace("BODY", CHEAP).replace("PRED", "parameter(0)")),
+    Case("all-reduce-simplifier", ADD + "a = s32[4]{0} constant({1, 2, 3, 4}); r = s32[4]{0} all-reduce(a),"
+         " replica_groups={{0,1}}, to_apply=add", "all-reduce", ADD + "a = s32[4]{0} parameter(0); r = s32[4]{0}"
+         " all-reduce(a), replica_groups={{0,1}}, to_apply=add", same=False),
+    Case("all-reduce-folder", ADD + "a = f32[4]{0} parameter(0); x = f32[4]{0} all-reduce(a), replica_groups={{0,1},{2,3}},"
+         " to_apply=add; r = f32[4]{0} all-reduce(x), replica_groups={{0,2},{1,3}}, to_apply=add", "",
+         ADD + "a = f32[4]{0} parameter(0); x = f32[4]{0} all-reduce(a), replica_groups={{0,1},{2,3}}, to_apply=add;"
+         " r = f32[4]{0} all-reduce(x), replica_groups={{0,1},{2,3}}, to_apply=add", same=False),
+    Case("all_to_all_decomposer", "a = f32[4,2]{1,0} parameter(0); r = f32[4,2]{1,0} all-to-all(a), dimensions={0},"
+         " replica_groups={{0,1}}", "", "a = f32[4]{0} parameter(0); b = f32[4]{0} parameter(1);"
+         " r = (f32[4]{0}, f32[4]{0}) all-to-all(a, b), replica_groups={{0,1}}", same=False),
+    Case("transpose-folding{rows_and_columns_only=true}", "a = f32[64,64]{1,0} parameter(0); b = f32[64,64]{1,0}"
+         " parameter(1); t = f32[64,64]{1,0} transpose(a), dimensions={1,0}; r = f32[64,64]{1,0} dot(t, b),"
+         " lhs_contracting_dims={1}, rhs_contracting_dims={0}", "transpose",
+         "a = f32[2,3,4]{2,1,0} parameter(0); b = f32[4,2,3]{2,1,0} parameter(1); t = f32[4,2,3]{2,1,0} transpose(a),"
+         " dimensions={2,0,1}; r = f32[2]{0} dot(t, b), lhs_batch_dims={1}, rhs_batch_dims={1},"
+         " lhs_contracting_dims={0,2}, rhs_contracting_dims={0,2}"),
+    Case("batched_gather_scatter_normalizer", ADD + "a = f32[2,5]{1,0} parameter(0); i = s32[2,3,1]{2,1,0} parameter(1);"
+         " u = f32[2,3]{1,0} parameter(2); r = f32[2,5]{1,0} scatter(a, i, u), update_window_dims={},"
+         " inserted_window_dims={1}, scatter_dims_to_operand_dims={1}, input_batching_dims={0},"
+         " scatter_indices_batching_dims={0}, index_vector_dim=2, to_apply=add", "",
+         ADD + "a = f32[5]{0} parameter(0); i = s32[3,1]{1,0} parameter(1); u = f32[3]{0} parameter(2); r = f32[5]{0}"
+         " scatter(a, i, u), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0},"
+         " index_vector_dim=1, to_apply=add"),
+    Case("dynamic-dimension-simplifier", "a = s32[1]{0} parameter(0); b = s32[1]{0} parameter(1); x = s32[2]{0}"
+         " concatenate(a, b), dimensions={0}; y = s32[3]{0} concatenate(x, a), dimensions={0}; z = s32[1]{0} slice(y),"
+         " slice={[1:2]}; m = s32[1,1]{1,0} reshape(z); n = s32[1]{0} reshape(m); v = s32[1]{0} convert(n);"
+         " r = (s32[1]{0}, s32[3]{0}) tuple(v, y)", "slice",
+         "a = s32[2]{0} parameter(0); b = s32[1]{0} parameter(1); x = s32[3]{0} concatenate(a, b), dimensions={0};"
+         " y = s32[2]{0} slice(x), slice={[1:3]}; m = s32[1,2]{1,0} reshape(y); r = f32[1,2]{1,0} convert(m)"),
+    Case("convert-mover", "a = f32[2,3]{1,0} parameter(0); t = f32[3,2]{1,0} transpose(a), dimensions={1,0};"
+         " r = f16[3,2]{1,0} convert(t)", "", "a = f16[2,3]{1,0} parameter(0); t = f16[3,2]{1,0} transpose(a),"
+         " dimensions={1,0}; r = f32[3,2]{1,0} convert(t)"),
     Case("all-reduce-simplifier", ADD + "a = f32[4]{0} parameter(0); r = f32[4]{0} all-reduce(a), replica_groups={{0}},"
          " to_apply=add", "all-reduce", PLAIN),
     Case("all-gather-simplifier", "a = f32[4]{0} parameter(0); r = f32[4]{0} all-gather(a), replica_groups={{0}},"
@@ -374,3 +408,27 @@ def test_without_fuel_nothing_happens(case: Case) -> None:
     text = print_module(module)
     assert not _run(case.name, module, fuel=0)
     assert print_module(module) == text
+
+
+class _Fired:
+    """A handler that only watches."""
+
+    def __init__(self) -> None:
+        self.rules: set[str] = set()
+
+    def decide(self, question: Question) -> None:
+        """Notes the rule."""
+        self.rules.add(question.rule)
+
+
+def test_every_rule_of_every_pass_fires_in_a_case() -> None:
+    # algsimp's rules have a table of their own.
+    registry, watched = Registry(), _Fired()
+    passes = [registry.make(name) for name in PASSES]
+    missing = {one.name for made in passes if isinstance(made, RulePass) for one in made.rules}
+    for case in CASES:
+        made = registry.make(case.name)
+        if isinstance(made, RulePass) and missing.intersection(one.name for one in made.rules):
+            made.run(_module(case.changes), PassContext(handlers=[watched]))
+            missing -= watched.rules
+    assert sorted(missing) == []

@@ -105,5 +105,9 @@ def _lens(where: types.Range, title: str, command: str, arguments: list[object])
 
 
 FEATURE = Feature(
-    types.TEXT_DOCUMENT_CODE_LENS, lenses, heavy=True, options=types.CodeLensOptions(resolve_provider=False)
+    types.TEXT_DOCUMENT_CODE_LENS,
+    lenses,
+    heavy=True,
+    options=types.CodeLensOptions(resolve_provider=False),
+    large="no lenses on computations",
 )

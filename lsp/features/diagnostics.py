@@ -33,6 +33,7 @@ _AT_ONCE = 1_000
 _REST_SECONDS = 0.5
 _INSTRUCTIONS_A_SECOND = 100_000
 """Of more rest, for texts that take the other process long."""
+LARGE = "no hints where nothing is wrong"
 _MOST = 1_000
 """Findings that are shown; a text that is not HLO at all has one a line."""
 

@@ -12,6 +12,7 @@ from hloscope.lsp.features import (
     code_lens,
     completion,
     definition,
+    diagnostics,
     document_links,
     folding,
     formatting,
@@ -75,5 +76,7 @@ def features_of_a_client() -> tuple[Feature, ...]:
     return (*FEATURES, *semantic_tokens.remembering())
 
 
-LARGE = "; ".join([*(feature.large for feature in FEATURES if feature.large is not None), semantic_tokens.LARGE])
+LARGE = "; ".join(
+    [*(feature.large for feature in FEATURES if feature.large is not None), semantic_tokens.LARGE, diagnostics.LARGE]
+)
 """What is different on large texts, for the message shown when one is opened."""

@@ -20,6 +20,7 @@ from hloscope.core.passes.rules.base import Answer, Builder, RuleOptions, is_sta
 if TYPE_CHECKING:
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
+    from hloscope.core.hlo.shape import Shape
     from hloscope.core.passes.context import PassContext
 
 
@@ -241,6 +242,24 @@ def _operand_index(
     return found
 
 
+def _fits(
+    build: Builder, row: HloInstruction, starts: tuple[int, ...], whole: Shape, window: Shape
+) -> HloInstruction:
+    """A pred: the window at an index vector lies inside. One that does not is left out, not moved."""
+    if not whole.rank:
+        return build.scalar("pred", True)
+    kind, places = row.shape.type, [starts.index(d) if d in starts else None for d in range(whole.rank)]
+    zero = build.shape(kind.name, [1])
+    parts = [build.scalar_like(zero, 0) if at is None else build.slice(row, [at], [at + 1]) for at in places]
+    index = build.concatenate(parts, 0)
+    largest = (1 << kind.bits - (kind.kind == "int")) - 1
+    last = [min(x - w, largest) for x, w in zip(whole.dimensions, window.dimensions, strict=True)]
+    not_before = build.compare(build.scalar_like(index.shape, 0), index, "LE")
+    not_behind = build.compare(build.constant(last, index.shape), index, "GE")
+    inside = build.binary("and", not_before, not_behind)
+    return build.reduce(inside, build.scalar("pred", True), [0], build.reducer("and", "pred"))
+
+
 def _row(build: Builder, rows: HloInstruction, number: HloInstruction | None) -> HloInstruction:
     """An index vector of the matrix; the only one where no number is given."""
     width = rows.shape.dimensions[1]
@@ -348,8 +367,9 @@ def _scatter_loop(one: HloInstruction) -> Answer:
         return build.reshape(moved, [count, *sizes])
 
     def step(inner: Builder, number: HloInstruction, state: list[HloInstruction]) -> list[HloInstruction]:
-        rows = state[many]
-        starts = _operand_index(inner, _row(inner, rows, number), rank, ints(one, "scatter_dims_to_operand_dims"))
+        row = _row(inner, state[many], number)
+        along = ints(one, "scatter_dims_to_operand_dims")
+        starts = _operand_index(inner, row, rank, along)
         zero = inner.scalar(number.shape.element_type, 0)
         pieces: list[HloInstruction] = []
         for update in state[many + 1 :]:
@@ -357,16 +377,7 @@ def _scatter_loop(one: HloInstruction) -> Answer:
             piece = inner.dynamic_slice(update, [number, *[zero] * rank], [1, *sizes])
             pieces.append(inner.reshape(piece, sizes))
         old = [inner.dynamic_slice(x, starts, pieces[0].shape.dimensions) for x in state[:many]]
-        # A window that does not fit at its start is left out, not moved.
-        valid = inner.scalar("pred", True)
-        for d, start in enumerate(starts):
-            last = operands[0].shape.dimensions[d] - pieces[0].shape.dimensions[d]
-            low = inner.compare(start, inner.scalar(start.shape.element_type, 0), "GE")
-            if (1 << start.shape.type.bits - (start.shape.type.kind == "int")) <= last:
-                high = inner.scalar("pred", True)
-            else:
-                high = inner.compare(start, inner.scalar(start.shape.element_type, last), "LE")
-            valid = inner.binary("and", valid, inner.binary("and", low, high))
+        valid = _fits(inner, row, along, operands[0].shape, pieces[0].shape)
         news = inner_values(inner, [*old, *pieces])
         made = [
             inner.dynamic_update_slice(x, inner.select(valid, new, o), starts)

@@ -153,6 +153,7 @@ def _assign(module: HloModule, backend: Backend, ctx: PassContext, *, remember: 
     writer = Writer(state)
     for computation in computations:
         writer.write(computation)
+    writer.note_prepared(prepared)
     changed = writer.changed or bool(prepared)
     changed |= _write_entry_layout(state, written)
     return Assignment(changed, tuple(writer.made), tuple(prepared), state)

@@ -240,6 +240,25 @@ class Writer:
                 )
             )
 
+    def note_prepared(self, copies: list[HloInstruction]) -> None:
+        """Record the copies that were made before layouts were chosen, which have theirs now."""
+        ledger = self._state.ctx.ledger
+        for copy in copies if ledger.enabled else ():
+            user = next(iter(copy.users), None)
+            ledger.emit(
+                LayoutCopy(
+                    subject=copy.name,
+                    computation=copy.parent.name,
+                    code="sent-operand" if user is not None and user.opcode == "send" else "aliased-operand",
+                    operand=copy.operand(0).name,
+                    user=None if user is None else user.name,
+                    from_layout=show_shape(copy.operand(0).shape),
+                    to_layout=show_shape(copy.shape),
+                    bytes=_bytes(copy.shape),
+                    wanted="the user passes its operand on, so the copy was made before layouts were chosen",
+                )
+            )
+
     # ---------------------------------------------------------------- results
     def _result(self, computation: HloComputation) -> None:
         state = self._state

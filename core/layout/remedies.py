@@ -42,6 +42,8 @@ class Change:
     """Which element of the parameter or of the result."""
     layout: Layout | None = None
     """The layout that it gets; None leaves the choice to the compiler."""
+    computation: str = ""
+    """Where the dot or transpose stands; empty is wherever the name first is (names need not be unique in text)."""
 
     def words(self, chosen: str | None = None) -> str:
         """What to do."""
@@ -160,7 +162,7 @@ class RemedyFinder:
         if folded is not None:
             yield folded
         if _is_transposed_dot(made.operand):
-            yield Change("swap", made.operand.name, 0)
+            yield Change("swap", made.operand.name, 0, computation=made.operand.parent.name)
         for chain, order in [*((one, wanted_order) for one in chains), (made.wanted.chain(), given_order)]:
             origin = chain[-1]
             change = self._at_entry(origin, made)
@@ -211,7 +213,7 @@ class RemedyFinder:
         side = "lhs" if made.number == 0 else "rhs"
         if user.attr(f"{side}_batch_dims") or value.shape.rank != 2:
             return None
-        return Change("dot", user.name, made.number)
+        return Change("dot", user.name, made.number, computation=user.parent.name)
 
 
 def _is_transposed_dot(value: HloInstruction) -> bool:
@@ -231,7 +233,7 @@ def _is_transposed_dot(value: HloInstruction) -> bool:
 def _edge(made: CopyMade) -> tuple[str, str]:
     user = "result" if made.user is None else f"{made.user.name}#{made.number}"
     at = "".join(f"#{i}" for i in made.index)
-    return made.operand.name + at, user
+    return made.operand.name + at, f"{made.copy.parent.name}: {user}"
 
 
 def _rank_at(assignment: Assignment, change: Change) -> int:
@@ -262,7 +264,7 @@ def apply_change(module: HloModule, change: Change) -> None:
         _fold_transpose(module, change)
         return
     if change.kind == "swap":
-        _swap_dot(_instruction(module, change.name))
+        _swap_dot(_instruction(module, change))
         return
     entry, _ = entry_layout_of(module)
     if change.kind == "parameter":
@@ -281,7 +283,7 @@ def _tuple(shapes: list[Shape]) -> Shape:
 
 
 def _fold_transpose(module: HloModule, change: Change) -> None:
-    dot = _instruction(module, change.name)
+    dot = _instruction(module, change)
     transpose = dot.operand(change.number)
     side = "lhs" if change.number == 0 else "rhs"
     dims = transpose.dimensions
@@ -305,8 +307,13 @@ def _swap_dot(transpose: HloInstruction) -> None:
     transpose.parent.replace(transpose, made)
 
 
-def _instruction(module: HloModule, name: str) -> HloInstruction:
-    found = module.find_instruction(name)
+def _instruction(module: HloModule, change: Change) -> HloInstruction:
+    for computation in module.computations if change.computation else ():
+        if computation.name == change.computation:
+            for one in computation.instructions:
+                if one.name == change.name:
+                    return one
+    found = module.find_instruction(change.name)
     if found is None:
-        raise InternalError(f"there is no %{name}")
+        raise InternalError(f"there is no %{change.name}")
     return found

@@ -16,7 +16,8 @@ from hloscope.core.layout.backend import Backend
 from hloscope.core.layout.conditions import Conditions, of_compile
 from hloscope.core.layout.gpu import GpuBackend
 from hloscope.core.layout.orders import show_shape
-from hloscope.core.ledger.events import LayoutConstraint
+from hloscope.core.layout.remedies import RemedyFinder
+from hloscope.core.ledger.events import LayoutConstraint, LayoutCopy
 from hloscope.core.passes.context import PassContext
 from hloscope.core.passes.flags import PassFlags
 from hloscope.core.text import load_module
@@ -217,3 +218,50 @@ def test_a_loop_may_forbid_copies_inside() -> None:
     assert {(one.subject, one.place, one.code) for one in turned} == {("t", "buffer{0}", "loop_forbids_copies")}
     parameter = next(one for one in module.computations if one.name == "b").parameters[0]
     assert show_shape(parameter.shape.tuple_shapes[0]) == turned[-1].layout != turned[-1].old_layout
+
+
+# ---------------------------------------------------------------- events and remedies
+SENT = """HloModule m, entry_computation_layout={(f32[16,8]{0,1})->f32[16,8]{1,0}}
+
+ENTRY e {
+  a = f32[16,8] parameter(0)
+  ROOT r = f32[16,8]{1,0} custom-call(a), custom_call_target="x", operand_layout_constraints={f32[16,8]{0,1}},
+    output_to_operand_aliasing={{}: (0, {})}
+}
+"""
+
+
+def test_copies_made_before_layouts_are_chosen_are_events_too() -> None:
+    ledger = Recorded()
+    assignment = assign_layouts(load_module(SENT), Backend(), PassContext(ledger, target="base"))
+    events = [one for one in ledger.events if isinstance(one, LayoutCopy)]
+    assert [one.name for one in assignment.prepared] == ["copy"]
+    assert ("copy", "aliased-operand", "r") in [(one.subject, one.code, one.user) for one in events]
+    assert len(events) == len(assignment.copies) + 1
+
+
+TWINS = """HloModule m, entry_computation_layout={(f32[6,6]{1,0})->f32[6,6]{1,0}}
+
+f {
+  x = f32[6,6] parameter(0)
+  t = f32[6,6] transpose(x), dimensions={1,0}
+  ROOT d = f32[6,6] dot(t, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+ENTRY e {
+  x = f32[6,6] parameter(0)
+  c = f32[6,6] call(x), to_apply=f
+  ROOT d = f32[6,6] dot(x, c), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
+def test_a_remedy_is_for_the_instruction_of_its_own_computation() -> None:
+    module = load_module(TWINS)
+    assignment = assign_layouts(module, backend_of("cpu"), PassContext(), remember=True)
+    made = next(one for one in assignment.copies if one.operand.name == "t")
+    found = RemedyFinder(lambda: load_module(TWINS), assignment).find(made)
+    assert found is not None
+    remedy, change = found
+    assert (change.kind, change.name, change.computation) == ("dot", "d", "f")
+    assert (remedy.copies_before, remedy.copies_after) == (1, 0)

@@ -18,8 +18,6 @@ from hloscope.core.passes.rules.predicates import reducer_opcode
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.instruction import HloInstruction
-    from hloscope.core.hlo.module import HloModule
-    from hloscope.core.passes.context import PassContext
 
 
 def group_size(one: HloInstruction) -> int | None:
@@ -218,7 +216,7 @@ class AllToAllDecomposer(RulePass):
     rules = (decompose_all_to_all,)
 
 
-# ---------------------------------------------------------------- barriers and shardings
+# ---------------------------------------------------------------- barriers
 @rule("expand-barrier", "opt-barrier", "a barrier → operand")
 def expand_barrier(one: HloInstruction, options: RuleOptions) -> Answer:
     return one.operand(0)
@@ -230,33 +228,3 @@ class OptimizationBarrierExpander(RulePass):
 
     name = "cse_barrier_expander"
     rules = (expand_barrier,)
-
-
-_SHARDINGS = ("Sharding", "SPMDShardToFullShape", "SPMDFullToShardShape")
-
-
-@dataclass(frozen=True)
-class ShardingRemover:
-    """Annotations of shardings, on one device."""
-
-    name = "sharding-remover"
-    is_pipeline = False
-
-    def run(self, module: HloModule, ctx: PassContext) -> bool:
-        """Every annotation."""
-        changed = False
-        for one in [n for n in module.instructions() if n.attr("custom_call_target") in _SHARDINGS]:
-            x = one.operand(0) if one.operand_count == 1 else None
-            if x is None or not one.shape.compatible(x.shape):
-                ctx.refuse("remove-sharding", one, "shape", f"{one.shape} of {one.operand_count} operands")
-                continue
-            if one.control_predecessors or one.control_successors:
-                ctx.refuse("remove-sharding", one, "control_dependencies")
-                continue
-            step = ctx.gate("remove-sharding", one)
-            if step:
-                one.replace_all_uses_with(x)
-                one.parent.remove(one)
-                step.done(detail=f"replaced by %{x.name}")
-                changed = True
-        return changed

@@ -91,7 +91,12 @@ def cpu_pipelines(registry: Registry) -> list[HloPass]:
 
     verifier = [registry.make("hlo-verifier")]
     return [
-        HloPassPipeline("sharding-removal", _passes(registry, "flatten-call-graph sharding-remover dce"), verifier),
+        HloPassPipeline("pre-spmd-partitioner", _passes(registry, "strip-memory-placement-annotations")),
+        HloPassPipeline(
+            "sharding-removal",
+            _passes(registry, "flatten-call-graph sharding-remover control-dep-rewriter dce"),
+            verifier,
+        ),
         HloPassPipeline(
             "HLO passes through layout assignment",
             [

@@ -67,6 +67,8 @@ conditional-to-select passes.conditionals:ConditionalToSelect
     conditionals in reducers become selects
 constant_folding passes.constant_folding:HloConstantFolding
     evaluates instructions of constants
+control-dep-rewriter passes.markers:ControlDepRewriter
+    control edges for calls that stand for them
 convert-mover passes.simple:ConvertMover
     moves data in the narrower type
 convolution-canonicalization passes.expand.convolutions:ConvCanonicalization
@@ -195,7 +197,7 @@ scatter_simplifier passes.expand.indices:ScatterSimplifier
     brings scatters into one form
 select_and_scatter_expander passes.expand.windows:SelectAndScatterExpander
     select-and-scatter as reduce-window and scatter
-sharding-remover passes.collectives:ShardingRemover
+sharding-remover passes.markers:ShardingRemover
     removes annotations of shardings
 simplify-conditional passes.conditionals:ConditionalSimplifier
     takes known and cheap branches, drops unused parts
@@ -213,6 +215,8 @@ sort-iota-fusion fusion.gpu.sort_iota_fusion:SortIotaFusion
     sorts take in the iotas that they sort along
 stochastic_convert_decomposer passes.expand.formats:StochasticConvertDecomposer
     randomly rounded integers by comparisons
+strip-memory-placement-annotations passes.markers:StripMemoryPlacementAnnotations
+    removes annotations of where values are held
 topk-decomposer passes.expand.topk:TopkDecomposer
     topk by sorting
 topk-rewriter passes.expand.topk:TopkRewriter

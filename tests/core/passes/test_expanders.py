@@ -306,6 +306,14 @@ CASES = [
     Case("all-reduce-simplifier", ADD + "a = s32[4]{0} constant({1, 2, 3, 4}); r = s32[4]{0} all-reduce(a),"
          " replica_groups={{0,1}}, to_apply=add", "all-reduce", ADD + "a = s32[4]{0} parameter(0); r = s32[4]{0}"
          " all-reduce(a), replica_groups={{0,1}}, to_apply=add", same=False),
+    Case("strip-memory-placement-annotations", "a = f32[4]{0} parameter(0); x = f32[4]{0} custom-call(a),"
+         ' custom_call_target="MoveToHost"; y = f32[4]{0} negate(x); r = f32[4]{0} custom-call(y),'
+         ' custom_call_target="annotate_device_placement"', "custom-call", "a = f32[4]{0} parameter(0);"
+         ' r = f32[4]{0} custom-call(a), custom_call_target="Other"'),
+    Case("control-dep-rewriter", "a = f32[4]{0} parameter(0); x = f32[4]{0} exponential(a); y = f32[4]{0} cosine(a);"
+         ' c = () custom-call(x, y), custom_call_target="control_dep"; r = f32[4]{0} add(x, y)', "custom-call",
+         "a = f32[4]{0} parameter(0); x = f32[4]{0} exponential(a); y = f32[4]{0} cosine(x);"
+         ' c = () custom-call(y, x), custom_call_target="control_dep"; r = f32[4]{0} add(x, y)'),
     Case("all-reduce-folder", ADD + "a = f32[4]{0} parameter(0); x = f32[4]{0} all-reduce(a), replica_groups={{0,1},{2,3}},"
          " to_apply=add; r = f32[4]{0} all-reduce(x), replica_groups={{0,2},{1,3}}, to_apply=add", "",
          ADD + "a = f32[4]{0} parameter(0); x = f32[4]{0} all-reduce(a), replica_groups={{0,1},{2,3}}, to_apply=add;"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -14,11 +14,11 @@ from hloscope.core.errors import Diagnostic, HloscopeError, ParseError
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.text import PrintOptions, module_lines
 from hloscope.core.text.names import as_xla_reads
+from hloscope.core.text.print_settings import STYLES, with_settings
 from hloscope.core.text.reader import read_text
 from hloscope.core.text.scan import LineMap
 from hloscope.core.views.inputs import Input, read_hlo_text, require_hlo_file
 
-STYLES = ("dump", "short", "canonical", "long", "xla")
 _SHOWN = 20
 """Diagnostics of one file that are written to stderr."""
 
@@ -58,14 +58,25 @@ class Parsed:
 @click.option("--check", is_flag=True, help="Print no text; exit 1 if any file has an error.")
 @click.option("--strict", is_flag=True, help="Count as an error whatever XLA's own parser (jaxlib 0.10.2) refuses.")
 @click.option(
-    "--style", type=click.Choice(STYLES), default="dump", show_default=True,
+    "--style", type=click.Choice(tuple(STYLES)), default="dump", show_default=True,
     help="dump as in dump files; short without % and signatures; long with operand shapes; xla as jaxlib's to_string;"
-    " canonical without names and metadata and with callees written out, so that equal modules have equal texts.",
+    " short_parsable, canonical and fingerprint as its HloPrintOptions of that name. canonical has no names and no"
+    " metadata and callees written out, so that equal modules have equal texts.",
+)  # fmt: skip
+@click.option(
+    "--set", "settings", metavar="NAME=VALUE", multiple=True,
+    help="Change one print option by its name in jaxlib's HloPrintOptions, such as print_percent=false; repeatable.",
 )  # fmt: skip
 @click.option("--metadata/--no-metadata", default=None, help="With or without metadata and source tables.")
 @table_options
 def command(
-    files: tuple[str, ...], check: bool, strict: bool, style: str, metadata: bool | None, table: TableOptions
+    files: tuple[str, ...],
+    check: bool,
+    strict: bool,
+    style: str,
+    settings: tuple[str, ...],
+    metadata: bool | None,
+    table: TableOptions,
 ) -> int:
     """Parse HLO text and print it back in XLA's format.
 
@@ -77,6 +88,7 @@ def command(
     with a position. Without it "xla_would_reject" in --json says what --strict would have found.
     """
     as_rows = table.json or table.jsonl
+    options = print_options(style, metadata, settings)
     # Bytes that are not UTF-8 are printed as they were read; JSON shows them as escapes.
     getattr(sys.stdout, "reconfigure", _keep)(errors="backslashreplace" if as_rows else "surrogateescape")
     inputs: list[Input | str] = list(files)
@@ -97,7 +109,6 @@ def command(
         if not as_rows:
             _say(results)
     else:
-        options = print_options(style, metadata)
         for number, file in enumerate(inputs):
             result, module = _parse(file, strict, judge=False)
             results.append(result)
@@ -115,17 +126,9 @@ def _keep(**_: str) -> None:
     """Stands in for the method of a stream that has none."""
 
 
-def print_options(style: str, metadata: bool | None = None) -> PrintOptions:
-    """The printer's options of a style."""
-    from dataclasses import replace
-
-    found = {
-        "dump": PrintOptions(),
-        "short": PrintOptions.short(),
-        "long": PrintOptions.long(),
-        "xla": PrintOptions.xla(),
-        "canonical": PrintOptions.canonical(),
-    }[style]
+def print_options(style: str, metadata: bool | None = None, settings: Sequence[str] = ()) -> PrintOptions:
+    """The printer's options of a style, changed by settings. Raises UsageError for a setting that does not exist."""
+    found = with_settings(STYLES[style](), settings)
     return found if metadata is None else replace(found, metadata=metadata)
 
 

@@ -13,7 +13,7 @@ from hloscope.core.hlo.attributes import CALLED, unquote
 from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.opcodes import OPCODES
-from hloscope.core.text.opcode_syntax import NATIVE_ASYNC
+from hloscope.core.text.opcode_syntax import NATIVE_ASYNC, syntax_of
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.shape import Shape
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 COPIED = ("origin", "metadata", "backend_config", "frontend_attributes", "statistics")
 """Common attributes that stand on the start and on the wrapped instruction."""
 _OWN = frozenset({"async_execution_thread", "sharding", "control-predecessors", *COPIED})
+
+_ALIASING = "output_to_operand_aliasing"
+"""The start has it unless the wrapped opcode takes it too."""
 
 
 def async_parts(opcode: str) -> tuple[str, str] | None:
@@ -116,8 +119,9 @@ def make_async(
         HloInstruction.loaded("async_param" + (f".{i}" if i else ""), "parameter", one, [], {}, str(i), computation)
         for i, one in enumerate(wanted)
     ]
+    own = _OWN if _ALIASING in syntax_of(wrapped).rank else _OWN | {_ALIASING}
     inner: dict[str, str | None] = {
-        key: text for key, text in node.raw_attrs.items() if key not in _OWN and key not in CALLED and text is not None
+        key: text for key, text in node.raw_attrs.items() if key not in own and key not in CALLED and text is not None
     }
     for key in inner:
         del node.raw_attrs[key]

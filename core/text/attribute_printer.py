@@ -43,9 +43,12 @@ _FIRST = ("true_computation", "false_computation")
 class AttributeWriter:
     """Writes attributes of many instructions; remembers the forms of values that come again and again."""
 
-    def __init__(self, *, percent: bool, exact: bool) -> None:
+    def __init__(self, *, percent: bool, exact: bool, ids: bool = True, own: bool = True) -> None:
         self._sign = "%" if percent else ""
         self._exact = exact
+        self._ids = ids
+        self._with_own = own
+        """Whether a sugared instruction shows the attributes of the one that it runs."""
         self._known: dict[tuple[str, str], str] = {}
 
     # ---------------------------------------------------------------- asynchronous instructions
@@ -74,6 +77,8 @@ class AttributeWriter:
             return self._own(node, {k: v for k, v in node.raw_attrs.items() if k not in dropped})
         outer = self._own(node, {k: v for k, v in node.raw_attrs.items() if k != "calls"})
         own = syntax_of(node.opcode).rank
+        if not self._with_own:
+            return outer
         inner = [
             item
             for item in self._own(wrapped.root, wrapped.root.raw_attrs)
@@ -132,9 +137,12 @@ class AttributeWriter:
         sign = self._sign
         if name == CONTROL:
             before = node.control_predecessors
-            return "{" + ", ".join([sign + p.name for p in before]) + "}" if before else ""
-        text = ", ".join([sign + c.name for c in node.called.get(name, ())])
+            return "{" + ", ".join([sign + self._name(p.name) for p in before]) + "}" if before else ""
+        text = ", ".join([sign + self._name(c.name) for c in node.called.get(name, ())])
         return "{" + text + "}" if name in node.calls_as_list else text
+
+    def _name(self, name: str) -> str:
+        return name if self._ids else name.partition(".")[0]
 
     def _form(self, node: HloInstruction, name: str, text: str) -> str:
         key = (name, text)
@@ -197,7 +205,7 @@ def _origin(node: HloInstruction) -> str:
     return ""
 
 
-def constant_text(node: HloInstruction, *, large: bool) -> str:
+def constant_text(node: HloInstruction, *, large: bool, exact: bool = False) -> str:
     """What stands in the parentheses of a constant."""
     shape = node.shape
     if not large and shape.is_array and not shape.is_unbounded and shape.element_count > _ELIDED_ABOVE:
@@ -209,7 +217,7 @@ def constant_text(node: HloInstruction, *, large: bool) -> str:
         return ""
     if large and ("-0." in payload or "f8e8m0fnu" == shape.element_type):
         return payload  # what XLA prints for these it does not read back as the same value
-    if shape.is_array and "{" not in payload and shape.rank and shape.element_count > _ELIDED_ABOVE:
+    if shape.is_array and "{" not in payload and shape.rank and shape.element_count > _ELIDED_ABOVE and not exact:
         return payload  # a lone value stands for a whole array
     if len(payload) > _REFORMATTED or (shape.element_type in _WIDE and shape.is_scalar and _SHORT.fullmatch(payload)):
         return payload
@@ -222,3 +230,26 @@ def constant_text(node: HloInstruction, *, large: bool) -> str:
     if shape.is_scalar and literal.values is not None:
         return format_scalar(literal.values[()], shape.type)
     return literal.to_text(large=large)
+
+
+def few_constants_text(node: HloInstruction) -> str:
+    """What a fingerprint has in the parentheses of a constant.
+
+    Source: ``openxla/xla:xla/hlo/ir/hlo_instructions.cc`` (HloConstantInstruction).
+    """
+    try:
+        literal = node.literal
+    except (HloscopeError, ValueError):
+        return ELIDED
+    values = literal.values
+    if values is None or not node.shape.is_array:
+        return ELIDED
+    for value in (0, 1):
+        if bool((values == value).all()):
+            return str(value)
+    whole = node.shape.type.kind in ("int", "uint") and values.size <= _FEW
+    return " ".join(literal.to_text(large=True).split()) if whole else ELIDED
+
+
+_FEW = 500_000
+"""Integers of a constant that a fingerprint still has."""

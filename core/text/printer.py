@@ -9,17 +9,18 @@ costs only what the pass touched. Source: ``openxla/xla:xla/hlo/ir/hlo_instructi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from hloscope.core.errors import InternalError
-from hloscope.core.hlo.attributes import CALLED, CONTROL, quote
+from hloscope.core.errors import HloscopeError, InternalError
+from hloscope.core.hlo.attributes import CALLED, CONTROL, parse_replica_groups, quote
 from hloscope.core.hlo.shape import Shape
 from hloscope.core.text.async_sugar import expandable
-from hloscope.core.text.attribute_printer import ASYNC, AttributeWriter, constant_text
+from hloscope.core.text.attribute_printer import ASYNC, AttributeWriter, constant_text, few_constants_text
 from hloscope.core.text.header_forms import HEADER_OMITTED, HEADER_ORDER, header_value
 from hloscope.core.text.made_shapes import BY_XLA, made_shape
+from hloscope.core.text.opcode_syntax import COMMON
 from hloscope.core.text.sharding_forms import without_metadata
 from hloscope.core.text.tokens import escape, raw_bytes
 
@@ -54,10 +55,32 @@ class PrintOptions:
     control_edges: bool = True
     """The control-predecessors attribute."""
     bodies: bool = False
-    """Called computations written out after their attribute, and instructions named ``tmp_0`` and on."""
+    """Called computations written out after their attribute."""
+    canonical_names: bool = False
+    """Instructions named ``tmp_0`` and on in each computation."""
     exact: bool = False
     """Asynchronous instructions sugared wherever they can be, and attributes left out that XLA reads and forgets; with
     False both print as they were read."""
+    result_shapes: bool = True
+    """Shapes of results in front of the opcodes."""
+    operand_names: bool = True
+    """Names of operands; canonical ones print in any case."""
+    attributes: bool = True
+    """Attributes of the opcode's own; those that every opcode has, and computations, print in any case."""
+    ids: bool = True
+    """With False names end before their first point, and modules and computations have none."""
+    compact: bool = False
+    """Four operands at most, and how many more there are."""
+    indent: int = 0
+    """Levels of two blanks in front of every line."""
+    few_constants: bool = False
+    """Values of constants only where all are 0, all are 1, or integers."""
+    whole_groups: bool = False
+    """Replica groups listed, also where the text has an iota or a mesh."""
+    infeed_config: bool = True
+    """Configurations of infeed and outfeed."""
+    in_text_order: bool = False
+    """Computations in the order of their definitions, where XLA else goes depth first."""
 
     @staticmethod
     def long() -> PrintOptions:
@@ -89,8 +112,16 @@ class PrintOptions:
             large_constants=False,
             control_edges=False,
             bodies=True,
+            canonical_names=True,
+            operand_names=False,
             exact=True,
         )
+
+    @staticmethod
+    def fingerprint() -> PrintOptions:
+        """``HloPrintOptions::Fingerprint``: as canonical, without what does not change how a module is optimized."""
+        same = PrintOptions.canonical()
+        return replace(same, ids=False, few_constants=True, whole_groups=True, infeed_config=False, in_text_order=True)
 
     @staticmethod
     def xla() -> PrintOptions:
@@ -108,7 +139,9 @@ class LineWriter:
 
     def __init__(self, options: PrintOptions = DEFAULT) -> None:
         self.options = options
-        self.attributes = AttributeWriter(percent=options.percent, exact=options.exact)
+        self.attributes = AttributeWriter(
+            percent=options.percent, exact=options.exact, ids=options.ids, own=options.attributes
+        )
         # By identity; the shape is held so that its identity stays its own.
         self._shapes: dict[int, tuple[Shape, str]] = {}
         self._bare: dict[int, tuple[Shape, str]] = {}
@@ -120,6 +153,10 @@ class LineWriter:
             text = shape.to_text(layout=self.options.layouts)
             known = self._shapes[id(shape)] = (shape, text)
         return known[1]
+
+    def name(self, name: str) -> str:
+        """A name as the options print it, without the percent sign."""
+        return name if self.options.ids else name.partition(".")[0]
 
     def bare(self, shape: Shape) -> str:
         """A shape without its layout."""
@@ -156,16 +193,26 @@ def print_operands(node: HloInstruction, options: PrintOptions) -> str:
 def _operands(node: HloInstruction, writer: LineWriter, names: Mapping[HloInstruction, str]) -> str:
     options = writer.options
     if node.opcode == "constant":
-        return constant_text(node, large=options.large_constants)
+        if options.few_constants:
+            return few_constants_text(node)
+        return constant_text(node, large=options.large_constants, exact=options.exact)
     if node.payload is not None:
         return node.payload
-    sign = "%" if options.percent else ""
-    parts: list[str] = []
-    for i, operand in enumerate(node.operands):
+    sign = "%" if options.percent and not options.canonical_names else ""
+    named = options.operand_names or options.canonical_names
+    operands, parts = node.operands, list[str]()
+    for i, operand in enumerate(operands[:_COMPACT] if options.compact else operands):
         comment = f"/*index={i}*/" if options.index_comments and i and i % 5 == 0 else ""
-        shape = f"{writer.shape(operand.shape)} " if options.operand_shapes else ""
-        parts.append(f"{comment}{shape}{sign}{names.get(operand) or operand.name}")
+        shape = writer.shape(operand.shape) if options.operand_shapes else ""
+        name = sign + (names.get(operand) or writer.name(operand.name)) if named else ""
+        parts.append(f"{comment}{shape}{' ' if shape and name else ''}{name}")
+    if len(operands) > len(parts):
+        parts.append(f"...(+{len(operands) - len(parts)})")
     return ", ".join(parts)
+
+
+_COMPACT = 4
+"""Operands that a compact text shows."""
 
 
 def print_instruction(node: HloInstruction, options: PrintOptions = DEFAULT, writer: LineWriter | None = None) -> str:
@@ -194,10 +241,11 @@ def _line(node: HloInstruction, writer: LineWriter, names: Mapping[HloInstructio
             inside = _operands(node, writer, names)
         tail = "".join([f", {key}={value}" for key, value in attributes.attributes(node)])
         return f"{root}%{node.name} = {writer.shape(node.shape)} {opcode}({inside}){tail}"
-    sign = "%" if options.percent else ""
+    sign = "%" if options.percent and not options.canonical_names else ""
     opcode = attributes.opcode(node)
-    name = names.get(node) or node.name
-    text = f"{root}{sign}{name} = {writer.shape(node.shape)} {opcode}({_operands(node, writer, names)})"
+    name = names.get(node) or writer.name(node.name)
+    shape = writer.shape(node.shape) + " " if options.result_shapes else ""
+    text = f"{root}{sign}{name} = {shape}{opcode}({_operands(node, writer, names)})"
     wrapped = attributes.wrapped(node) if options.bodies and node.opcode == "async-start" else None
     body = ""
     if wrapped is not None and depth < _MAX_BODIES:  # what it runs, which no other form of the text names
@@ -209,6 +257,12 @@ def _line(node: HloInstruction, writer: LineWriter, names: Mapping[HloInstructio
             continue
         if key == CONTROL and not options.control_edges:
             continue
+        if key in _INFEED and not options.infeed_config or key == "parameter_replication" and not options.ids:
+            continue
+        if not options.attributes and key not in CALLED and key not in _COMMON:
+            continue
+        if key == "replica_groups" and options.whole_groups:
+            value = _whole_groups(value)
         if key == "sharding" and not options.metadata:
             value = without_metadata(value)
         if options.bodies and (key in CALLED) and depth < _MAX_BODIES:
@@ -221,6 +275,19 @@ def _line(node: HloInstruction, writer: LineWriter, names: Mapping[HloInstructio
     return text + body
 
 
+_INFEED = frozenset({"infeed_config", "outfeed_config"})
+_COMMON = frozenset({*COMMON, "is_composite"})
+
+
+def _whole_groups(text: str) -> str:
+    """Replica groups listed one by one; the text where they cannot be."""
+    try:
+        groups = parse_replica_groups(text)
+    except HloscopeError:
+        return text
+    return "{" + ",".join("{" + ",".join(map(str, group)) + "}" for group in groups) + "}"
+
+
 _APPLIED = frozenset({"all-reduce", "all-reduce-start", "call", "map", "reduce", "reduce-window", "scatter", "sort"})
 """Opcodes whose computation keeps the name ``to_apply`` where it is written out; it is ``calls`` for any other."""
 _BEHIND_CALLS = frozenset({"sharding", "frontend_attributes", CONTROL, "origin", "statistics", "metadata"})
@@ -231,23 +298,36 @@ _MAX_BODIES = 60
 def _bodies(node: HloInstruction, key: str, writer: LineWriter, depth: int) -> str:
     """Called computations written out, one level further in."""
     wrapped = writer.attributes.wrapped(node)
-    owner = wrapped.root if wrapped is not None and key not in node.called else node
+    owner = wrapped.root if wrapped is not None else node
     group = owner.called.get(key) or owner.called.get("to_apply", ())
     bodies = ["\n".join(_body(c, writer, depth + 1)) for c in group]
     listed = CALLED.get(key, False)
     return "{\n" + ",\n".join(bodies) + "\n}" if listed else "\n" + ", ".join(bodies)
 
 
-def _body(computation: HloComputation, writer: LineWriter, depth: int) -> list[str]:
-    tab = "  " * depth
-    order = instruction_order(computation, scheduled=depth == 0)  # as XLA, which gives nested bodies no schedule
-    names = {node: f"tmp_{i}" for i, node in enumerate(order)}
+def _body(
+    computation: HloComputation, writer: LineWriter, depth: int, order: Sequence[HloInstruction] | None = None
+) -> list[str]:
+    """The lines of a computation from its brace on; for `depth` above 0 the first one is indented too."""
+    options = writer.options
+    tab = "  " * (depth + options.indent)
+    if order is None:  # XLA gives nested bodies no schedule
+        order = instruction_order(computation, scheduled=depth == 0)
+    names = {node: f"tmp_{i}" for i, node in enumerate(order)} if options.canonical_names else {}
     lines = (f"{tab}  {_line(node, writer, names, depth)}" for node in order)
-    return [tab + "{", *lines, tab + "}" + _thread(computation)]
+    signature = _signature(computation, writer) + " " if depth and options.signatures else ""
+    return [(tab if depth else "") + signature + "{", *lines, tab + "}" + _thread(computation, options)]
 
 
-def _thread(computation: HloComputation) -> str:
+def _signature(computation: HloComputation, writer: LineWriter) -> str:
+    parameters = ", ".join([f"{writer.name(p.name)}: {writer.bare(p.shape)}" for p in computation.parameters])
+    return f"({parameters}) -> {writer.bare(_result(computation.root))}"
+
+
+def _thread(computation: HloComputation, options: PrintOptions) -> str:
     """What stands behind the closing brace of a computation of another thread."""
+    if not options.ids:
+        return ""
     return f", execution_thread={quote(computation.execution_thread)}" if computation.execution_thread else ""
 
 
@@ -267,18 +347,17 @@ def computation_lines(
     writer = LineWriter(options) if writer is None else writer
     sign = "%" if options.percent else ""
     entry = "ENTRY " if computation.is_entry else ""
-    head = f"{entry}{sign}{computation.name}"
+    head = f"{entry}{sign}{computation.name} " if options.ids else f"{entry}{sign}"
     if options.signatures:
-        parameters = ", ".join([f"{p.name}: {writer.bare(p.shape)}" for p in computation.parameters])
-        head += f" ({parameters}) -> {writer.bare(_result(computation.root))}"
-    if options.bodies:
-        body = _body(computation, writer, 0)
-        return [f"{head} {body[0]}", *body[1:]]
-    thread = _thread(computation)
+        head += _signature(computation, writer) + " "
+    if options.bodies or options.canonical_names or options.indent:
+        body = _body(computation, writer, 0, order)
+        return [f"{'  ' * options.indent}{head}{body[0]}", *body[1:]]
+    thread = _thread(computation, options)
     nodes = order if order is not None else text_order(computation) if as_read else instruction_order(computation)
     if as_read:
-        return [head + " {", *_lines_as_read(nodes, options, writer), "}" + thread]
-    lines = [head + " {"]
+        return [head + "{", *_lines_as_read(nodes, options, writer), "}" + thread]
+    lines = [head + "{"]
     kept = options is DEFAULT
     for node in nodes:
         line = node.line_cache if kept else None
@@ -330,7 +409,9 @@ def header_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Sequence
 
 
 def _header_lines(module: HloModule, options: PrintOptions) -> Iterator[str]:
-    yield f"HloModule {module.name}" + "".join(f", {key}={text}" for key, text in header_attributes(module, options))
+    name = module.name if options.ids else ""
+    tail = "".join(f", {key}={text}" for key, text in header_attributes(module, options))
+    yield f"{'  ' * options.indent}HloModule {name}{tail}"
     yield ""
     tables = module.stack_frames
     if not options.metadata or not (tables or (module.tables_present and not options.exact)):
@@ -367,7 +448,9 @@ def header_attributes(module: HloModule, options: PrintOptions = DEFAULT) -> lis
     for key in sorted(attrs, key=lambda name: HEADER_ORDER.get(name, len(HEADER_ORDER))):
         value = header_value(key, attrs[key], exact=options.exact)
         if key == "origin_recovery_table":
-            value += "\n"
+            tab = "  " * options.indent
+            lines = (tab + line if i and line not in ("", "}") else line for i, line in enumerate(value.split("\n")))
+            value = "\n".join(lines) + "\n"
         if value and HEADER_OMITTED.get(key) != value:
             out.append((key, value))
     return out
@@ -396,7 +479,8 @@ def _order(module: HloModule, options: PrintOptions) -> Sequence[HloComputation]
         for c in node.called.get("calls", ())
         if expandable(c)
     }
-    return [c for c in dfs_order(module) if c not in hidden]
+    order = list(module.computations) if options.in_text_order else dfs_order(module)
+    return [c for c in order if c not in hidden]
 
 
 def dfs_order(module: HloModule) -> list[HloComputation]:

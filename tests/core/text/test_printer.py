@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from hloscope.core.errors import UsageError
 from hloscope.core.text import PrintOptions, load_module, print_instruction, print_module
 from hloscope.core.text.names import as_xla_reads
+from hloscope.core.text.print_settings import STYLES, with_settings
 from hloscope.core.text.value_forms import canonical_value
 
 # What jaxlib 0.10.2 prints for a value.
@@ -281,3 +283,51 @@ frontend_attributes={k="v"}, statistics={visualizing_index=1,m=3}
 def test_exact_text_has_what_xla_adds_and_drops() -> None:
     text = print_module(as_xla_reads(load_module(ORACLE)), PrintOptions.xla())
     assert text.split("\n", 1)[1].rstrip() == PRINTED.rstrip()
+
+
+SETTINGS_MODULE = """HloModule t
+
+sum.2 {
+  x.1 = f32[] parameter(0)
+  y.1 = f32[] parameter(1)
+  ROOT s = f32[] add(x.1, y.1)
+}
+
+ENTRY e.1 {
+  a.1 = f32[2,2] parameter(0)
+  b = pred[] constant(true)
+  c = f32[2] constant({1, 2.5})
+  z = f32[] constant(0)
+  r.3 = f32[] all-reduce(z), replica_groups=[2,1]<=[2], to_apply=sum.2
+  ROOT t = (f32[2,2], pred[], f32[2], f32[], f32[]) tuple(a.1, b, c, z, r.3), metadata={op_name="x"}
+}
+"""
+# A style, settings by jaxlib's names, and lines of what jaxlib 0.10.2 prints for them.
+SETTINGS_CASES = [
+    ("xla", ["compact_operands=true", "print_ids=false"],
+     ["ENTRY %(a: f32[2,2]) -> (f32[2,2], pred[], f32[2], f32[], f32[]) {",
+      "  %r = f32[] all-reduce(%z), replica_groups=[2,1]<=[2], to_apply=%sum",
+      "  %x = f32[] parameter(0)"]),
+    ("short_parsable", ["print_result_shape=false", "print_operand_shape=true", "include_layout_in_shapes=false"],
+     ["e.1 {", "  a.1 = parameter(0)", "  ROOT s = add(f32[] x.1, f32[] y.1)"]),
+    ("xla", ["canonicalize_instruction_names=true", "indent_amount=1", "print_extra_attributes=false"],
+     ["  %sum.2 (x.1: f32[], y.1: f32[]) -> f32[] {", "    ROOT tmp_2 = f32[] add(tmp_0, tmp_1)",
+      "    tmp_4 = f32[] all-reduce(tmp_3), to_apply=%sum.2", "  }"]),
+    ("fingerprint", [],
+     ["ENTRY {", "  tmp_1 = pred[] constant(1)", "  tmp_2 = f32[2]{0} constant({...})", "  tmp_3 = f32[] constant(0)",
+      "  tmp_4 = f32[] all-reduce(f32[] tmp_3), replica_groups={{0},{1}}, to_apply="]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("style", "settings", "wanted"), SETTINGS_CASES)
+def test_options_by_the_names_that_jaxlib_has(style: str, settings: list[str], wanted: list[str]) -> None:
+    module = as_xla_reads(load_module(SETTINGS_MODULE))
+    lines = print_module(module, with_settings(STYLES[style](), settings)).splitlines()
+    missing = [line for line in wanted if line not in lines and "ENTRY " + line not in lines]
+    assert not missing
+
+
+@pytest.mark.parametrize("text", ["print_percent", "print_percent=maybe", "percent=true", "indent_amount=-1", "=1"])
+def test_a_setting_that_does_not_exist_is_the_users_fault(text: str) -> None:
+    with pytest.raises(UsageError, match="expected"):
+        with_settings(PrintOptions(), [text])

@@ -13,7 +13,7 @@ from hloscope.core.text.module_index import ModuleIndex
 from hloscope.core.views.diff import diff_indexes
 from hloscope.lsp.documents import Reading
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature
-from hloscope.lsp.features.stages import dump_of, place_in_dump
+from hloscope.lsp.features.stages import dump_of, is_bookend, local_path, place_in_dump
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,9 +61,9 @@ def _stage(reading: Reading, place: PlaceInDump) -> Iterator[types.CodeLens]:
     if words:
         yield _lens(top, f"{words} · diff", "hloscope.peekDiff", [reading.uri])
     index = reading.index
-    # The last stage follows many passes, of which the dump may show none.
-    last = place.pass_name.endswith("after_optimizations")
-    maker = "since the stage before" if last or not place.pass_name else f"by {place.pass_name}"
+    # A stage with a name of its own follows many passes, of which the dump may show none.
+    several = is_bookend(local_path(reading.uri) or "")
+    maker = "since the stage before" if several or not place.pass_name else f"by {place.pass_name}"
     left = _MOST
     for verb, changes in (("made", found.added), ("changed", found.modified)):
         for change in changes[: max(0, left)]:

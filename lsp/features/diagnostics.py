@@ -6,13 +6,14 @@ until its answer is there, what it said before stands, and the computations just
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from hloscope.core.errors import Diagnostic
+from hloscope.core.errors import Diagnostic, UsageError
 from hloscope.core.views.advice import advise
 from hloscope.core.views.findings import findings_of_text
 from hloscope.core.views.mesh_advice import misfits
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from hloscope.core.errors import Severity
     from hloscope.core.hlo.verifier import Finding
     from hloscope.core.text.module_index import ModuleIndex
+
+log = logging.getLogger(__name__)
 
 _AT_ONCE = 1_000
 """Instructions up to which the reader is so fast that "nothing wrong yet" is not worth saying first."""
@@ -74,8 +77,12 @@ def _is_asked(reading: Reading) -> bool:
 
 
 async def _ask(reading: Reading, checker: Checker) -> None:
-    if _is_asked(reading):
+    if not _is_asked(reading):
+        return
+    try:
         reading.verified.take(reading, await checker.check(reading.text))
+    except UsageError as error:
+        log.warning("%s is not verified: %s", reading.uri, error.message)
 
 
 def from_checker(reading: Reading, *, advice: bool = True) -> list[types.Diagnostic] | None:

@@ -70,10 +70,16 @@ class DumpPlace:
             if found is not None:
                 if not number:
                     return "there since the first stage"
-                if number == len(self.files) - 1 and pass_name.endswith("after_optimizations"):
-                    return "first there in the last stage: the dump does not show which pass made it"
+                if is_bookend(path):
+                    which = "the last stage" if number == len(self.files) - 1 else pass_name
+                    return f"first there in {which}: the dump does not show which pass made it"
                 return f"made by {pass_name}" if pass_name else None
         return None
+
+
+def is_bookend(path: str) -> bool:
+    """Whether a stage stands for a part of the compile, not for one pass."""
+    return bool(parse_name(os.path.basename(path)).bookend)
 
 
 def dump_of(uri: str) -> DumpPlace | None:

@@ -88,9 +88,15 @@ def find_hazards(
     live: HloLiveRange,
     places: Mapping[HloValue, Place],
     report: LiveRangeReport | None = None,
+    *,
+    rules_known: bool = True,
 ) -> list[Hazard]:
-    """All findings on one assignment, by instruction. `report`: the compiler's own live ranges where it wrote them."""
-    finder = _Finder(analysis, live, places)
+    """All findings on one assignment, by instruction. `report`: the compiler's own live ranges where it wrote them.
+
+    Where the compiler's rules of sharing are not known (TPU), two values meet only if one is read after the other is
+    written: it may write over an operand in ways of its own.
+    """
+    finder = _Finder(analysis, live, places, rules_known=rules_known)
     found = [*finder.shared_outputs(), *finder.misplaced_reads(), *finder.meetings(), *finder.late_reads()]
     if report is not None:
         found += finder.short_ranges(report)
@@ -134,7 +140,10 @@ def order_hazards(module: HloModule, edges: Iterable[tuple[str, str]] = ()) -> I
 
 
 class _Finder:
-    def __init__(self, analysis: AliasAnalysis, live: HloLiveRange, places: Mapping[HloValue, Place]) -> None:
+    def __init__(
+        self, analysis: AliasAnalysis, live: HloLiveRange, places: Mapping[HloValue, Place], *, rules_known: bool
+    ) -> None:
+        self._rules_known = rules_known
         self._analysis = analysis
         self._live = live
         self._places = places
@@ -225,6 +234,8 @@ class _Finder:
         # A heap that took over an operand kept the operand's range open until the taker's end.
         if self._was_taken_over(early, late):
             return
+        if not self._rules_known and not self._read_after(early, late):
+            return
         place = self._places[late]
         yield Hazard(
             "alive_together",
@@ -247,6 +258,22 @@ class _Finder:
     def _was_taken_over(self, early: HloValue, late: HloValue) -> bool:
         last = self._live.last_use(early)
         return last <= self._live.ranges[late].start and self._may_take_over(early, late)
+
+    def _read_after(self, early: HloValue, late: HloValue) -> bool:
+        """Whether somebody reads a value, or the program gives it back, after another was written."""
+        tick = self._live.tick
+        written = late.instruction
+        if self._analysis.buffer_of(early) in self._analysis.live_out:
+            return True
+        return any(
+            use.instruction not in tick
+            or (
+                use.instruction.opcode not in _PASSING
+                and (tick[use.instruction] > tick[written] or self._repeats(early, late, use.instruction))
+                and not self._exclusive(written, use.instruction)
+            )
+            for use in early.uses
+        )
 
     # ---------------------------------------------------------------- turns within one buffer
     def late_reads(self) -> Iterator[Hazard]:
@@ -328,14 +355,14 @@ class _Finder:
             told = report.ranges.get(ValueName(value.instruction.name, value.index))
             if told is None or value.instruction not in self._live.tick:
                 continue
-            buffer = self._analysis.buffer_of(value)
             reads = [
                 (self._live.tick[use.instruction], use.instruction)
                 for use in value.uses
                 if use.instruction in self._live.tick and use.instruction.opcode not in _PASSING
             ]
-            if not reads or len(buffer.values) > 1:
-                continue  # values that take turns are looked at in `late_reads`
+            # A value of a buffer of several ends for the compiler where the next is made, read or not.
+            if not reads or self._live.ranges[value].end <= told.end:
+                continue
             tick, reader = max(reads, key=lambda one: one[0])
             if tick > told.end:
                 yield Hazard(

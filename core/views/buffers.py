@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hloscope.core.analysis.alias import AliasAnalysis
+from hloscope.core.analysis.alias_info import AliasInfo
 from hloscope.core.analysis.live_range import HloLiveRange
 from hloscope.core.buffers.assignment import assign_buffers, backend_of
 from hloscope.core.buffers.colors import space_name
@@ -346,14 +348,17 @@ class Buffers:
     def hazards(self) -> list[Hazard]:
         """Wrong sharing in the assignment (the compiler's own where a dump has it), and donations that were lost.
 
-        Raises UnsupportedError for a TPU's module.
+        Raises UnsupportedError for a TPU's module without the compiler's report.
         """
-        assignment = self.assignment
         self._read_reports()
-        analysis = assignment.analysis
-        places = places_of(assignment) if self._report is None else places_in_report(analysis, self._report)
+        on_tpu = self._target == "tpu"
+        if on_tpu and self._report is not None:
+            analysis = AliasAnalysis(self.module, AliasInfo())
+        else:
+            analysis = self.assignment.analysis
+        places = places_of(self.assignment) if self._report is None else places_in_report(analysis, self._report)
         # The heap lengthened some ranges of the assignment's own; hazards are looked for in the program's.
-        found = find_hazards(analysis, HloLiveRange(analysis), places, self._ranges)
+        found = find_hazards(analysis, HloLiveRange(analysis), places, self._ranges, rules_known=not on_tpu)
         found += order_hazards(self.module, self._edges_before_scheduling())
         if len(self._run) > 1:
             try:

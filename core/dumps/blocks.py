@@ -48,7 +48,7 @@ class BlockFile(io.RawIOBase):
         if pending:
             self._append(bytes(pending))
         if not self._size:
-            raise DumpError("the archive is empty", path=label)
+            raise DumpError("nothing can be unpacked from the archive: it is empty or breaks off", path=label)
 
     def _append(self, block: bytes) -> None:
         self._blocks.append(zlib.compress(block, 1))

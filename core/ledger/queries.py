@@ -172,7 +172,7 @@ def _asking(connection: LedgerConnection, cancelled: Callable[[], bool] | None) 
     connection.set_progress_handler(lambda: int(cancelled is not None and cancelled()), _STEPS_BETWEEN_CHECKS)
     try:
         yield
-    except (sqlite3.Error, sqlite3.Warning) as error:
+    except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
         if str(error) == "interrupted" and not (cancelled is not None and cancelled()):
             raise KeyboardInterrupt from None
         raise _sql_error(connection.path, error) from error
@@ -183,6 +183,8 @@ def _asking(connection: LedgerConnection, cancelled: Callable[[], bool] | None) 
 
 def _sql_error(path: str, error: Exception) -> LedgerError:
     text = " ".join(str(error).split())
+    if isinstance(error, UnicodeError) or "malformed" in text or "Could not decode" in text:
+        return LedgerError("the ledger is damaged", path=path)
     if text == "interrupted":
         return LedgerError("SQL: cancelled", path=path)
     if "not authorized" in text or "authorization denied" in text or "prohibited" in text or "readonly" in text:

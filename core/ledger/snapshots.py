@@ -91,7 +91,10 @@ def _unpack_numbers(planes: bytes) -> array[int]:
         raw[plane::4] = planes[plane * size : (plane + 1) * size]
     deltas = array("i")
     deltas.frombytes(raw)
-    return array("i", accumulate(deltas))
+    try:
+        return array("i", accumulate(deltas))
+    except OverflowError:
+        raise LedgerError("a block of module text is damaged (its numbers are none)") from None
 
 
 class TextParts(Iterable[str]):
@@ -439,7 +442,7 @@ class SnapshotReader:
         """The line numbers of a text. Within one module, equal numbers mean equal lines and the other way round."""
         lines, _, chunks = self._row(snapshot)
         out = array("i")
-        for number in _unpack_numbers(self.unpack(chunks)):
+        for number in self._numbers(chunks):
             out += self._chunk(number)
         if len(out) != lines:
             raise self._damaged(f"{len(out)} of {lines} lines")
@@ -497,7 +500,7 @@ class SnapshotReader:
         cached = self._chunk_cache.get(number)
         if cached is None:
             first, size, data = self._fetch("chunk_blocks", number)
-            numbers = _unpack_numbers(self.unpack(data))
+            numbers = self._numbers(data)
             starts = accumulate(numbers[:size], initial=size)
             block = [numbers[start : start + length] for start, length in zip(starts, numbers[:size], strict=False)]
             self._chunk_cache.put(first, first + size, 4 * len(numbers) + 80 * size, block)
@@ -516,6 +519,13 @@ class SnapshotReader:
     def unpack(self, data: bytes) -> bytes:
         try:
             return unpack(data)
+        except LedgerError as error:
+            error.path = self._connection.path
+            raise
+
+    def _numbers(self, data: bytes) -> array[int]:
+        try:
+            return _unpack_numbers(unpack(data))
         except LedgerError as error:
             error.path = self._connection.path
             raise

@@ -75,6 +75,8 @@ def ledger_error(path: str, error: Exception, doing: str, kept: str = "") -> Led
     if "full" in text or "disk I/O" in text:
         full = "database or disk is full" if _disk_is_full(path) else text
         return LedgerError(f"cannot {doing}: {full}{after}", path=path)
+    if isinstance(error, UnicodeError):
+        return LedgerError("the ledger is damaged (a text in it is not UTF-8)", path=path)
     if "malformed" in text or "not a database" in text or "corrupt" in text:
         return LedgerError(f"the ledger is damaged ({text})", path=path)
     return LedgerError(f"cannot {doing}: {text}", path=path)
@@ -85,7 +87,7 @@ def reading(path: str) -> Generator[None]:
     """Turn SQLite's and the system's errors while reading into one LedgerError line."""
     try:
         yield
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, UnicodeError) as error:
         raise ledger_error(path, error, "read the ledger") from error
 
 
@@ -142,7 +144,7 @@ def _connect(path: str, options: str) -> LedgerConnection:
 def _probe(connection: LedgerConnection) -> LedgerConnection:
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeError):
         connection.close()
         raise
     return connection
@@ -188,7 +190,7 @@ def open_ledger(path: str | os.PathLike[str], *, schema: Schema = SCHEMA) -> Led
             connection = _probe(_connect(name, "mode=ro&immutable=1"))
         if version < schema.version:
             connection = _upgraded_copy(connection, version, schema)
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, UnicodeError) as error:
         raise ledger_error(name, error, "open the ledger") from error
     connection.path = name
     connection.execute("PRAGMA temp_store=MEMORY")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -81,6 +81,7 @@ def command(
             factor=factor,
             regions=regions,
             fast=_on_xla if fast else None,
+            kernels=_kernel,
             cache=None if no_cache else cache_folder(),
         )
         texts = StageTexts(run, begin, end)
@@ -104,6 +105,13 @@ def _on_xla(text: str, inputs: Sequence[Array]) -> list[Array]:
     from hloscope.core.xla.execute import execute_hlo_text
 
     return execute_hlo_text(text, inputs, flags=["--xla_backend_optimization_level=0"], timeout=FAST_SECONDS)[0]
+
+
+def _kernel(dialect: str, body: bytes) -> Mapping[str, object]:
+    """The MLIR of a kernel as plain data, read in a child process. Raises CompileError, UsageError."""
+    from hloscope.core.xla.kernel_ir import read_kernel
+
+    return read_kernel(dialect, body)
 
 
 def cache_folder() -> str:

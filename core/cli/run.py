@@ -77,7 +77,11 @@ def command(
         if engine == "xla":
             outputs = _on_xla(opened_stage.module, texts[number](), inputs, path)
         else:
-            options = EvaluationOptions(seed=seed, opaque=frozenset(opaque), elided=elided, step_limit=step_limit)
+            from hloscope.core.xla.kernel_ir import read_kernel
+
+            options = EvaluationOptions(
+                seed=seed, opaque=frozenset(opaque), elided=elided, step_limit=step_limit, kernels=read_kernel
+            )
             outputs = _on_reference(opened_stage, texts[number](), inputs, path, options)
         say_notes(stages.notes)
     if output is not None:

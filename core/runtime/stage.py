@@ -24,6 +24,7 @@ from hloscope.core.runtime.evaluator.custom_calls import KERNELS
 from hloscope.core.runtime.evaluator.sharding import REPLICATED, Sharding, parse_shardings, same_bits
 from hloscope.core.runtime.evaluator.values import TOKEN, Array, EvaluationOptions, Token, Value, pack
 from hloscope.core.runtime.inputs import random_array
+from hloscope.core.runtime.kernels import calls
 from hloscope.core.runtime.mesh import evaluate_on_mesh, is_border, needs_mesh, on_every_device
 from hloscope.core.text import load_module
 
@@ -151,18 +152,24 @@ def _joined_parameters(module: HloModule) -> list[Shape]:
 
 # ---------------------------------------------------------------- opaque kernels
 class KernelBook:
-    """Results of kernels that cannot be computed, and what they were given. One for each run of a stage."""
+    """What kernels were given, and results for those that cannot be computed. One for each run of a stage."""
 
-    def __init__(self, seed: int, targets: frozenset[str]) -> None:
+    def __init__(self, seed: int, targets: frozenset[str], opaque: frozenset[str] = frozenset()) -> None:
         self._seed = seed
+        self._opaque = opaque
         self._turns: dict[tuple[str, int], int] = {}
         self.given: dict[str, list[Array]] = {}
+        self.uncomputed: dict[str, str] = {}
+        """Why a target's results are drawn although its kernel is there."""
         self.targets: Mapping[str, Prepare] = MappingProxyType(dict.fromkeys(targets, self._prepare))
 
     def _prepare(self, instruction: HloInstruction, machine: Machine) -> Kernel:
         target = str(instruction.attr("custom_call_target"))
         name = f"{target} {instruction.shape.to_text(layout=False)}"
         mesh = machine.options.mesh
+        computed = self._computed(instruction, machine)
+        if computed is not None:
+            return computed
 
         def kernel(*operands: Value) -> Value:
             device = 0 if mesh is None else mesh.device
@@ -177,6 +184,18 @@ class KernelBook:
             return pack(instruction.shape, drawn)
 
         return kernel
+
+
+    def _computed(self, instruction: HloInstruction, machine: Machine) -> Kernel | None:
+        """The call computed from the kernel that it carries, where that can be read and is understood."""
+        target = str(instruction.attr("custom_call_target"))
+        if machine.options.kernels is None or target in self._opaque or target not in calls.TARGETS:
+            return None
+        try:
+            return calls.prepare(instruction, machine)
+        except UnsupportedError as error:
+            self.uncomputed.setdefault(target, str(error))
+            return None
 
 
 # ---------------------------------------------------------------- running
@@ -195,7 +214,7 @@ def run_stage(
     not the program's, and whatever `evaluate` raises.
     """
     options = options or EvaluationOptions()
-    book = KernelBook(options.seed, kernels | options.opaque)
+    book = KernelBook(options.seed, kernels | options.opaque, options.opaque)
     options = replace(options, opaque=frozenset(), custom_calls={**book.targets, **options.custom_calls})
     leaves = parameter_leaves(module)
     arrays = list(program.inputs)
@@ -211,6 +230,7 @@ def run_stage(
         run.devices = devices
         _run_on_devices(module, program, options, reference, leaves, whole, run)
     run.kernels = book.given
+    run.notes += [f"its result is drawn: {why}" for why in book.uncomputed.values()]
     return run
 
 

@@ -38,6 +38,7 @@ from hloscope.core.runtime.value_path import Step
 from hloscope.core.text import load_module
 
 if TYPE_CHECKING:
+    from hloscope.core.runtime.evaluator.values import KernelReader
     from hloscope.core.hlo.module import HloModule
 
 
@@ -68,6 +69,8 @@ class ReplayOptions:
     """Multiplies the bounds."""
     cache: str | None = None
     """Folder of verdicts; None keeps them for this replay only."""
+    kernels: KernelReader | None = None
+    """Reads the kernels that custom calls carry, in a worker process; without it their results are drawn."""
     fast: FastEngine | None = None
     """Another engine that evaluates a text on arrays, tried first: where it agrees with the first stage that is the
     verdict, where it does not, or cannot, the reference evaluator decides. A function of a module, for the workers."""
@@ -263,9 +266,25 @@ def check_stage(task: StageTask) -> StageVerdict:
                 verdict = _judge(reference, run, rules, notes, _both(moved, own))
         if verdict.widened and task.before:
             verdict = _second_look(task, reference, module, verdict)
+        invented = _invented(task, reference, run)
+        if invented and verdict.status == DIFFERS and verdict.how == "whole":
+            reason = f"its results hang on {invented}, which the first stage does not have: they are drawn"
+            verdict = StageVerdict(0, NOT_EVALUATED, reason=reason, how="not-checked", notes=verdict.notes)
     verdict = replace(verdict, hash=hashed, seconds=time.perf_counter() - started)
     _write_verdict(file, verdict)
     return verdict
+
+
+def _invented(task: StageTask, reference: Reference, run: StageRun) -> str:
+    """What is drawn in a stage and not in the first one, in words: a difference then says nothing of the stage.
+
+    A pass may make a kernel of an operation (libtpu's ``gmm`` of a ragged dot) or fold a constant that no text shows.
+    """
+    kernels = sorted({name.split(" ")[0] for name in run.kernels if name not in reference.kernels})
+    constants = [name for name in task.drawn if name not in reference.values]
+    parts = [f"results of {', '.join(kernels)}"] if kernels else []
+    parts += [f"values of %{', %'.join(constants[:3])}"] if constants else []
+    return " and ".join(parts)
 
 
 def _by_fast_engine(task: StageTask, reference: Reference, module: HloModule) -> StageVerdict | None:
@@ -415,6 +434,7 @@ def evaluation(options: ReplayOptions, values: Mapping[str, Array]) -> Evaluatio
         seed=options.seed,
         step_limit=options.step_limit,
         opaque=options.opaque,
+        kernels=options.kernels,
         elided=lambda node: values[node.name],
     )
 

@@ -40,6 +40,11 @@ def prepare(instruction: HloInstruction, machine: Machine) -> Kernel:
     if target in machine.options.opaque:
         return _opaque(instruction, machine)
     found = machine.options.custom_calls.get(target) or TARGETS.get(target)
+    if found is None and target in KERNELS and machine.options.kernels is not None:
+        from hloscope.core.runtime.kernels import calls
+
+        if target in calls.TARGETS:
+            return calls.prepare(instruction, machine)
     if found is None and target in KERNELS:
         what = "a Pallas or Triton kernel whose computation is not in the HLO"
         raise InstructionUnsupported(instruction, f"of {target!r}, {what} (--opaque {target} draws its result)")

@@ -40,6 +40,8 @@ Kernel: TypeAlias = Callable[..., Value]
 
 Observer: TypeAlias = "Callable[[HloInstruction, Value], None]"
 ElidedSource: TypeAlias = "Callable[[HloInstruction], Array]"
+KernelReader: TypeAlias = Callable[[str, bytes], Mapping[str, object]]
+"""From a dialect (``mosaic``, ``triton``) and a kernel's MLIR to plain data (see `hloscope.core.runtime.kernels.ir`)."""
 
 
 class Mesh(Protocol):
@@ -107,6 +109,8 @@ class EvaluationOptions:
     """Custom-call targets whose results are drawn at random instead of computed."""
     custom_calls: Mapping[str, Prepare] = field(default_factory=lambda: MappingProxyType({}))
     """Further custom-call targets, looked up before the built-in ones."""
+    kernels: KernelReader | None = None
+    """Reads the kernels that custom calls carry; None leaves them uncomputed."""
     mesh: Mesh | None = None
     """The devices that run the program; None for a program that one device runs alone."""
     host: Host | None = None

@@ -62,7 +62,7 @@ _GPU_SIMPLIFY = (
 )
 _GPU_BEFORE = (
     "batched_gather_scatter_normalizer dot_decomposer result_caster"
-    " operand_upcaster{except_matrices=true} rng-expander"
+    " operand_upcaster{except_matrices=true} sub-byte-size-setter rng-expander"
     " rng-bit-generator-expander comparison-expander zero_sized_hlo_elimination select_and_scatter_expander"
     " cholesky_expander qr_expander eigh_expander"
     " dynamic-index-splitter call-inliner stochastic_convert_decomposer batchnorm_expander"
@@ -97,6 +97,7 @@ def cpu_pipelines(registry: Registry) -> list[HloPass]:
             _passes(registry, "flatten-call-graph sharding-remover control-dep-rewriter dce"),
             verifier,
         ),
+        HloPassPipeline("SubbytePacker pipeline", _passes(registry, "sub-byte-size-setter")),
         HloPassPipeline(
             "HLO passes through layout assignment",
             [
@@ -108,7 +109,8 @@ def cpu_pipelines(registry: Registry) -> list[HloPass]:
                     registry,
                     "gemv-rewriter bitcast_dtypes_expander topk-rewriter transpose-folding{rows_and_columns_only=true}"
                     " cse cse_barrier_expander tuple-simplifier"
-                    " while-loop-trip-count-annotator flatten-call-graph layout-assignment{backend=cpu}",
+                    " while-loop-trip-count-annotator flatten-call-graph layout-assignment{backend=cpu}"
+                    " sub-byte-size-setter",
                 ),
             ],
             verifier,
@@ -145,7 +147,11 @@ def gpu_pipelines(registry: Registry) -> list[HloPass]:
         ),
         HloPassPipeline(
             "layout assignment",
-            _passes(registry, "flatten-call-graph layout-assignment{backend=gpu} optimize_input_output_buffer_alias"),
+            _passes(
+                registry,
+                "flatten-call-graph layout-assignment{backend=gpu} sub-byte-size-setter"
+                " optimize_input_output_buffer_alias",
+            ),
         ),
     ]
 

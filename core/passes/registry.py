@@ -217,6 +217,8 @@ stochastic_convert_decomposer passes.expand.formats:StochasticConvertDecomposer
     randomly rounded integers by comparisons
 strip-memory-placement-annotations passes.markers:StripMemoryPlacementAnnotations
     removes annotations of where values are held
+sub-byte-size-setter passes.sub_byte:SubByteSizeSetter
+    packs numbers of less than a byte
 topk-decomposer passes.expand.topk:TopkDecomposer
     topk by sorting
 topk-rewriter passes.expand.topk:TopkRewriter

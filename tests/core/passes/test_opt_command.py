@@ -69,7 +69,7 @@ def test_a_pipeline_is_cut_and_its_passes_disabled(module: Path, capsys: pytest.
     assert opt("--pipeline", "cpu", "--until", "tuple-simplifier", "--disable-passes", "algsimp", module, "--json") == 0
     rows = json.loads(capsys.readouterr().out)["passes"]
     names = [row["pass"] for row in rows]
-    assert names[:3] == ["flatten-call-graph", "sharding-remover", "dce"]
+    assert names[:3] == ["strip-memory-placement-annotations", "flatten-call-graph", "sharding-remover"]
     assert names[-1] == "while-loop-invariant-code-motion"
     assert names.count("algsimp") == 1 and "tuple-simplifier" not in names
     assert [row["fuel_used"] for row in rows if row["pass"] == "algsimp"] == [0]
@@ -287,8 +287,8 @@ def test_lists_of_passes_are_split_outside_braces() -> None:
 def test_pipelines_have_the_real_names() -> None:
     cpu = [name for one in named_pipeline("cpu", Registry()) for name in pass_names(one)]
     assert [name for name in cpu if name not in PASSES] == [
-        "sharding-removal", "HLO passes through layout assignment", "simplification",
-        "post_scatter_expansion_simplification",
+        "pre-spmd-partitioner", "sharding-removal", "SubbytePacker pipeline", "HLO passes through layout assignment",
+        "simplification", "post_scatter_expansion_simplification",
     ]  # fmt: skip
     gpu = [one.name for one in named_pipeline("gpu", Registry())]
     assert gpu == [
@@ -300,11 +300,12 @@ def test_cutting_keeps_everything_before() -> None:
     whole = named_pipeline("cpu", Registry())
     cut = cut_before(whole, "constant_folding")
     names = [name for one in cut for name in pass_names(one)]
-    assert names[:4] == ["sharding-removal", "flatten-call-graph", "sharding-remover", "dce"]
+    assert names[:2] == ["pre-spmd-partitioner", "strip-memory-placement-annotations"]
+    assert names[2:7] == ["sharding-removal", "flatten-call-graph", "sharding-remover", "control-dep-rewriter", "dce"]
     assert names[-3:] == ["simplify-while-loops", "dce", "reshape-mover"]
     everything = [name for one in whole for name in pass_names(one)]
     assert names == everything[: everything.index("constant_folding")]
-    inner = cut[1]
+    inner = cut[3]
     assert isinstance(inner, HloPassPipeline) and not any(isinstance(one, HloPassFix) for one in inner.passes)
     with pytest.raises(UsageError, match="no pass of this pipeline"):
         cut_before(whole, "buffer-assignment")

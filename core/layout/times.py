@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from hloscope.core.passes.gate import Refusal
+from hloscope.core.passes.loops.state import loop_of
+from hloscope.core.passes.loops.trip_count import trip_count as counted_trips
+
 if TYPE_CHECKING:
     from hloscope.core.hlo.computation import HloComputation
     from hloscope.core.hlo.instruction import HloInstruction
@@ -14,9 +18,13 @@ _TRIP_COUNT = re.compile(r'known_trip_count\\?"?\s*:\s*\{\s*\\?"?n\\?"?\s*:\s*\\
 
 
 def trip_count(loop: HloInstruction) -> int | None:
-    """Rounds of a while loop as the compiler noted them, None where it did not."""
+    """Rounds of a while loop as the compiler noted them, else as its counter tells; None where neither does."""
     found = _TRIP_COUNT.search(loop.raw_attrs.get("backend_config") or "")
-    return int(found[1]) if found is not None else None
+    if found is not None:
+        return int(found[1])
+    form = loop_of(loop)
+    counted = None if isinstance(form, Refusal) else counted_trips(form)
+    return None if counted is None else counted.count
 
 
 class RunCounts:

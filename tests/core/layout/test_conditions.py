@@ -17,6 +17,7 @@ from hloscope.core.layout.conditions import Conditions, of_compile
 from hloscope.core.layout.gpu import GpuBackend
 from hloscope.core.layout.orders import show_shape
 from hloscope.core.layout.remedies import RemedyFinder
+from hloscope.core.layout.times import RunCounts
 from hloscope.core.ledger.events import LayoutConstraint, LayoutCopy
 from hloscope.core.passes.context import PassContext
 from hloscope.core.passes.flags import PassFlags
@@ -265,3 +266,12 @@ def test_a_remedy_is_for_the_instruction_of_its_own_computation() -> None:
     remedy, change = found
     assert (change.kind, change.name, change.computation) == ("dot", "d", "f")
     assert (remedy.copies_before, remedy.copies_after) == (1, 0)
+
+
+def test_trips_are_counted_where_the_compiler_noted_none() -> None:
+    module = load_module(LOOP.replace("ATTRIBUTES", ""))
+    counts = RunCounts(module)
+    assert {one.name: counts.of(one) for one in module.computations} == {"c": 9, "b": 8, "main": 1}
+    endless = load_module(LOOP.replace("ATTRIBUTES", "").replace("j = u32[] add(i, one)", "j = u32[] multiply(i, i)"))
+    counts = RunCounts(endless)
+    assert counts.of(next(one for one in endless.computations if one.name == "b")) is None

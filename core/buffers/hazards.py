@@ -267,6 +267,7 @@ class _Finder:
             return True
         return any(
             use.instruction not in tick
+            or (use.instruction is written and written.opcode == "copy")
             or (
                 use.instruction.opcode not in _PASSING
                 and (tick[use.instruction] > tick[written] or self._repeats(early, late, use.instruction))

@@ -7,9 +7,9 @@ module is assigned by our own pass; a module that is not scheduled is given copi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from hloscope.core.analysis.alias import AliasAnalysis
 from hloscope.core.analysis.alias_info import AliasInfo
@@ -30,18 +30,20 @@ from hloscope.core.buffers.questions import ShareAnswer, WhatIf, can_share, what
 from hloscope.core.buffers.recompute import Recompute, recomputable
 from hloscope.core.dumps.buffer_reports import read_buffer_assignment, read_live_ranges, read_values
 from hloscope.core.dumps.filenames import FileKind
-from hloscope.core.errors import HloscopeError, UnsupportedError
+from hloscope.core.errors import DumpError, HloscopeError, UnsupportedError
 from hloscope.core.text import load_module
 from hloscope.core.views.data import BufferPlace, SourceFrame
 
 if TYPE_CHECKING:
     from hloscope.core.buffers.allocation import BufferAssignment, Refusal
     from hloscope.core.buffers.memory_map import MapAllocation
-    from hloscope.core.dumps.buffer_reports import LiveRangeReport, ReportAllocation
+    from hloscope.core.dumps.buffer_reports import LiveRangeReport, ReportAllocation, ValueRecord
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.text.module_index import ModuleIndex
     from hloscope.core.views.run import Run
 
+_Read = TypeVar("_Read")
+_TOTAL = re.compile(r"^Total bytes used: (\d+)", re.M)
 _DEFINED = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = ", re.M)
 
 
@@ -188,39 +190,79 @@ class Buffers:
             if self._report is None:
                 self._map = map_of_assignment(self.assignment)
             else:
-                records = self._run.report(FileKind.BUFFER_VALUES)
-                self._map = map_of_reports(self._report, self._ranges, read_values(records) if records else ())
+                records = self._records(self._report)
+                self._map = map_of_reports(self._report, self._ranges, records or ())
                 if self._run.source.by_core:
                     self._map.origin = "core"
                 self._complete(self._map, uses=records is not None)
         return self._map
 
     def _read_reports(self) -> None:
-        path = self._run.source.path
         text = self._run.report(FileKind.BUFFER_ASSIGNMENT)
-        if text is not None and self._report is None:
-            report = read_buffer_assignment(text, path=path)
-            if self._is_foreign(report):
-                return
-            self._report = report
-            ranges = self._run.report(FileKind.LIVE_RANGE)
-            self._ranges = read_live_ranges(ranges, path=path) if ranges is not None else None
+        if text is None or self._report is not None:
+            return
+        report = self._readable("buffers", lambda: read_buffer_assignment(text))
+        if not report:
+            if report is not None:
+                self._note("the report on buffers is empty; it is left aside")
+            return
+        if self._is_foreign("buffers", {value.name.instruction for one in report for value in one.values}):
+            return
+        self._report = report
+        told = self._run.report(FileKind.LIVE_RANGE)
+        ranges = self._readable("live ranges", lambda: read_live_ranges(told)) if told is not None else None
+        if ranges is None or self._is_foreign("live ranges", {one.instruction for one in ranges.ranges}):
+            return
+        if ranges.peak_tick is None and "Peak memory could not" not in (told or ""):
+            self._note("the report on live ranges is cut off before its end; it is left aside")
+            return
+        self._ranges = ranges
 
-    def _is_foreign(self, report: Sequence[ReportAllocation]) -> bool:
+    def _records(self, report: Sequence[ReportAllocation]) -> Sequence[ValueRecord] | None:
+        """The report on values; None where there is none that can be used."""
+        text = self._run.report(FileKind.BUFFER_VALUES)
+        records = self._readable("values", lambda: read_values(text)) if text else None
+        if records is None or text is None:
+            return None
+        total = _TOTAL.search(text)
+        size = sum(one.size for one in report)
+        if total is not None and int(total[1]) != size:
+            self._note(
+                f"the report on buffers has {size:,} bytes, the one on values tells of {int(total[1]):,}: one of them"
+                " is cut off or another compile's"
+            )
+        if self._is_foreign("values", {one.name.instruction for one in records}):
+            return None
+        lost = sum(len(one.values) for one in report) - len(records)
+        if lost > 0:
+            self._note(f"the report on values is cut off, {lost} values are missing; it is left aside")
+            return None
+        return records
+
+    def _readable(self, what: str, read: Callable[[], _Read]) -> _Read | None:
+        """What a report says; None, and a note, where it cannot be read."""
+        try:
+            return read()
+        except DumpError as error:
+            self._note(f"the report on {what} cannot be read, line {error.line}: {error.message}; it is left aside")
+            return None
+
+    def _note(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes.append(text)
+
+    def _is_foreign(self, what: str, named: set[str]) -> bool:
         """Whether a report is about another module than the scheduled one beside it; said in a note."""
         text = self._run.stage_text(-1)
         if "is_scheduled=true" not in text[: text.find("\n")]:
             return False
-        named = {value.name.instruction for one in report for value in one.values}
         lost = named - set(_DEFINED.findall(text))
         if 2 * len(lost) <= len(named):
             return False
-        note = (
-            f"the report on buffers is another module's: {len(lost)} of the {len(named)} instructions that it names are"
+        self._note(
+            f"the report on {what} is another module's: {len(lost)} of the {len(named)} instructions that it names are"
             " not in this one; it is left aside"
         )
-        if note not in self._notes:
-            self._notes.append(note)
         return True
 
     def _complete(self, memory: MemoryMap, *, uses: bool) -> None:
@@ -229,14 +271,14 @@ class Buffers:
             return
         missing = "live ranges" if self._ranges is None else "uses"
         if self._target == "tpu":
-            memory.notes.append(f"the dump has no report on {missing}, and the TPU's module is not analysed")
+            memory.notes.append(f"the dump has no report to use on {missing}, and the TPU's module is not analysed")
             return
         try:
             own = map_of_assignment(self.assignment)
         except HloscopeError as error:
-            memory.notes.append(f"the dump has no report on {missing}: {error.message}")
+            memory.notes.append(f"the dump has no report to use on {missing}: {error.message}")
             return
-        memory.notes.append(f"the dump has no report on {missing}: they are computed from the scheduled module")
+        memory.notes.append(f"the dump has no report to use on {missing}: they are computed from the scheduled module")
         from dataclasses import replace
 
         memory.sequence = own.sequence

@@ -203,6 +203,11 @@ class DashboardApp(App[None]):
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._dealt.wait(), _ARRIVAL_SECONDS)
 
+    @property
+    def typing(self) -> bool:
+        """Whether a key was not dealt with yet."""
+        return bool(self._typed) or (self._delivery is not None and not self._delivery.done())
+
     def on_probe(self) -> None:
         """The key before it was dealt with."""
         self._dealt.set()

@@ -52,7 +52,8 @@ def differing(before: str, after: str) -> tuple[list[Piece], list[Piece]]:
 
 
 def wrapped(found: list[Piece], width: int, indent: int, at_sign: str = ", ") -> list[list[Piece]]:
-    """Pieces cut into rows of at most `width` characters, behind `at_sign` if it can be: attributes stay whole.
+    """Pieces cut into rows of at most `width` characters, behind `at_sign` if it can be, else at a blank: attributes
+    and words stay whole.
 
     Rows after the first begin with `indent` blanks.
     """
@@ -62,8 +63,8 @@ def wrapped(found: list[Piece], width: int, indent: int, at_sign: str = ", ") ->
     cuts: list[int] = []
     at, room = 0, width
     while len(text) - at > room:
-        end = text.rfind(at_sign, at + room // 3, at + room)
-        at = end + len(at_sign) if end >= 0 else at + room
+        found_at = ((text.rfind(sign, at + room // 3, at + room), len(sign)) for sign in (at_sign, " "))
+        at = next((end + long for end, long in found_at if end >= 0), at + room)
         cuts.append(at)
         room = max(8, width - indent)
     rows: list[list[Piece]] = [[]]

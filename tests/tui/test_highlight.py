@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hloscope.core.text.highlight import CLASSES
-from hloscope.tui.highlight import LONGEST, differing, pieces
+from hloscope.tui.highlight import LONGEST, differing, pieces, wrapped
 
 LINE = (
     "  ROOT %fusion.1 = (f32[4]{0:T(8,128)}, s32[]) fusion(%a, /*index=1*/%b.2), kind=kLoop, calls=%fc, "
@@ -52,6 +52,11 @@ def test_two_lines_come_back_whole_with_their_difference_marked(before: str, aft
     same_left = "".join(text for text, kind in left if not kind)
     same_right = "".join(text for text, kind in right if not kind)
     assert same_left == same_right
+
+
+def test_a_line_is_wrapped_at_attributes_else_at_blanks() -> None:
+    rows = ["".join(text for text, _ in row) for row in wrapped(pieces("%a.1 = f32[9,136,7]{2,1,0} parameter(0)"), 32, 2)]
+    assert rows == ["%a.1 = f32[9,136,7]{2,1,0} ", "  parameter(0)"]
 
 
 def test_what_differs_is_the_word() -> None:

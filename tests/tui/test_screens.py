@@ -98,6 +98,14 @@ async def test_every_screen_draws_itself_at_every_size() -> None:
                 assert name in status(pilot)
                 assert "? Help" in shown[-1]
                 assert "fault of hloscope" not in "\n".join(shown), name
+        for size in ((39, 24), (80, 9), (12, 3)):
+            await pilot.resize_terminal(*size)
+            await settle(pilot)
+            shown = "".join(picture(pilot)).split()
+            assert " ".join(shown).startswith("hloscope needs") and len(shown) <= 7
+        await pilot.resize_terminal(*SIZES[0])
+        await settle(pilot)
+        assert "? Help" in picture(pilot)[-1]
 
 
 async def test_the_overview_names_what_is_worth_looking_at_and_letters_go_there() -> None:

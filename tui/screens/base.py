@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
-from textual.widgets import Input
+from textual.widgets import Input, Static
 from textual.worker import Worker, get_current_worker
 
 from hloscope.core.errors import HloscopeError
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from hloscope.tui.app import DashboardApp
 
 T = TypeVar("T")
+
+LEAST = (40, 10)
+"""Columns and lines below which one line says that it is too small; from 80×24 on everything has its room."""
 
 WIDE = 130
 """Columns from which panes stand beside one another."""
@@ -65,7 +68,8 @@ class RunScreen(Screen[None]):
     KEYED: ClassVar[tuple[type[Widget], ...]] = ()
     """Widgets of this screen that have keys of their own."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (LEAST[0], "-narrow"), (WIDE, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (LEAST[1], "-tall")]
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "ask('search')", "Search", key_display="/"),
@@ -104,6 +108,7 @@ class RunScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Tabs, the screen's own part, the question line, status and keys."""
+        yield Static(f"hloscope needs {LEAST[0]} columns and {LEAST[1]} lines", id="too-small", markup=False)
         yield TabBar(self.NAME)
         yield from self.body()
         yield Input(id="question", compact=True)

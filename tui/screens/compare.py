@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -19,6 +20,9 @@ from hloscope.tui.show import counted, tail
 
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
+
+_WORDS_ONLY = {"metadata", "name"}
+"""Parts of an instruction that do nothing."""
 
 _SIGNS = {True: ("=", "note"), False: ("≠", "removed")}
 
@@ -38,6 +42,7 @@ after the stage at which they part, rows are the same only to the letter
         Binding("d", "first", "Where they part"),
         Binding("p", "toggle_common", "Common passes only"),
         Binding("s", "toggle_side", "Side by side"),
+        Binding("M", "toggle_metadata", "Metadata too", show=False),
     ]
 
     def __init__(self, run: Run) -> None:
@@ -47,6 +52,7 @@ after the stage at which they part, rows are the same only to the letter
         self._found: Compared | None = None
         self._common = False
         self._side = True
+        self._metadata = False
         self._subject: ComparedStage | None = None
 
     def start(self) -> None:
@@ -129,11 +135,19 @@ after the stage at which they part, rows are the same only to the letter
         self._subject = item
         a, b, other = item.a, item.b, self._other
         width = max(40, self.detail.size.width - 1)
-        self.ask_core(
-            lambda work: diff_lines(diff_runs(self.run, a, other, b), side=width if self._side else 0, wrap=width),
-            lambda lines: self._put_diff(item, lines),
-            group="diff",
-        )
+        side = width if self._side else 0
+
+        def make(work: Work) -> list[Line]:
+            diff, hidden = diff_runs(self.run, a, other, b), 0
+            if not self._metadata:
+                # Two calls of one program rarely agree in these, and hundreds of them hide what matters.
+                told = tuple(one for one in diff.modified if set(one.what) - _WORDS_ONLY)
+                hidden, diff = len(diff.modified) - len(told), replace(diff, modified=told)
+            lines = [] if hidden and diff.empty else diff_lines(diff, side=side, wrap=width)
+            more = [plain(f"{counted(hidden, 'instruction')} with other metadata only: M shows them")] if hidden else []
+            return [*more, *lines]
+
+        self.ask_core(make, lambda lines: self._put_diff(item, lines), group="diff")
         return [plain("comparing …")]
 
     def _put_diff(self, item: ComparedStage, lines: list[Line]) -> None:
@@ -158,7 +172,18 @@ after the stage at which they part, rows are the same only to the letter
     def action_toggle_common(self) -> None:
         """Hide passes that only one side has."""
         self._common = not self._common
+        kept = self.chosen
         self._list()
+        at = next((n for n, line in enumerate(self.rows.lines) if line.item is kept), None)
+        if at is not None:
+            self.rows.move_to(at)
+        self.say("common passes only" if self._common else "all passes")
+
+    def action_toggle_metadata(self) -> None:
+        """Show, or leave out, instructions that differ in metadata only."""
+        self._metadata = not self._metadata
+        self._chosen()
+        self.say("metadata too" if self._metadata else "without what differs in metadata only")
 
     def action_toggle_side(self) -> None:
         """Side by side, or inline."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
 _MARKS = {"error": "removed", "warning": "modified"}
+_SEVERITIES = {"error": 0, "warning": 1, "information": 2}
 _GRID_ROWS = 12
 _GRID_COLUMNS = 24
 
@@ -115,7 +116,7 @@ without --trace the file is only parsed; --trace imports it in a child process, 
             f"{counted(counts['warning'], 'warning')}"
         )
         lines: list[Line] = [Line("findings", "heading")] if findings else []
-        for one in findings:
+        for one in sorted(findings, key=lambda one: _SEVERITIES.get(str(one.get("severity")), len(_SEVERITIES))):
             severity = str(one.get("severity"))
             text = f"  {severity:<11} {one.get('line')}: {one.get('message')}  [{one.get('code')}]"
             parts = ((f"  {severity:<11} ", _MARKS.get(severity, "note")), (text[14:], ""))
@@ -229,6 +230,16 @@ without --trace the file is only parsed; --trace imports it in a child process, 
     def action_step(self, by: int) -> None:
         """To the next step of the schedule in the details."""
         self.detail.action_move(by)
+
+    def action_edit_source(self) -> None:
+        """The line of the finding or kernel under the cursor."""
+        line = self.line
+        found = line.item if line is not None else None
+        if isinstance(found, dict):
+            one = cast("dict[str, Any]", found)
+            self.dashboard.edit(str(one.get("file")), int(one.get("line") or 1))
+        else:
+            super().action_edit_source()
 
     def place(self) -> Place:
         """The file."""

@@ -79,6 +79,8 @@ class LinePane(ScrollView, can_focus=True):
         """Where folded: the number of the given line that each drawn one is part of."""
         self._pattern: re.Pattern[str] | None = None
         self._base = Style()
+        self._unplaced = False
+        """Whether lines were given before the pane had a size."""
         self.cursor = 0
         """0-based line under the cursor."""
 
@@ -90,11 +92,16 @@ class LinePane(ScrollView, can_focus=True):
         self._place(self._drawn(cursor))
 
     def on_resize(self, event: events.Resize) -> None:
-        """Fold anew."""
+        """Fold anew; the cursor stays in sight."""
         if self.fold and self._given:
             cursor = self._first[self.cursor] if self.cursor < len(self._first) else 0
             self._lay_out()
             self._place(self._drawn(cursor))
+        elif self._unplaced:
+            self._place(self.cursor)
+        elif self._lines:
+            here = Region(self.scroll_offset.x, self.cursor, 1, 1)
+            self.scroll_to_region(here, animate=False, force=True, immediate=True)
 
     def _lay_out(self) -> None:
         width = self.size.width - 1
@@ -118,6 +125,7 @@ class LinePane(ScrollView, can_focus=True):
         self.cursor = max(0, min(cursor, len(lines) - 1))
         width = min(_WIDEST, max((len(line.text) for line in lines), default=0) + 1)
         self.virtual_size = Size(width, len(lines))
+        self._unplaced = not self.size.height
         # Forced: whether it may scroll is decided by the lines that were shown before.
         self.scroll_to(0, max(0, self.cursor - self.size.height // 2), animate=False, immediate=True, force=True)
         self.refresh()

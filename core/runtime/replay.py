@@ -340,7 +340,8 @@ def _digest(text: str) -> str:
 
 
 def _lasting(options: ReplayOptions) -> tuple[object, ...]:
-    return (options.seed, sorted(options.opaque), options.step_limit, options.factor, options.fast is not None, options.kernels is not None)
+    engines = (options.fast is not None, options.kernels is not None)
+    return (options.seed, sorted(options.opaque), options.step_limit, options.factor, *engines)
 
 
 def _code_digest() -> str:

@@ -185,7 +185,6 @@ class KernelBook:
 
         return kernel
 
-
     def _computed(self, instruction: HloInstruction, machine: Machine) -> Kernel | None:
         """The call computed from the kernel that it carries, where that can be read and is understood."""
         target = str(instruction.attr("custom_call_target"))

@@ -38,8 +38,8 @@ from hloscope.core.runtime.value_path import Step
 from hloscope.core.text import load_module
 
 if TYPE_CHECKING:
-    from hloscope.core.runtime.evaluator.values import KernelReader
     from hloscope.core.hlo.module import HloModule
+    from hloscope.core.runtime.evaluator.values import KernelReader
 
 
 FastEngine: TypeAlias = Callable[[str, Sequence[Array]], "list[Array]"]

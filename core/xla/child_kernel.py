@@ -1,7 +1,7 @@
 """Child script: the MLIR of a Pallas or Triton kernel, as a custom call carries it, to plain data.
 
-Reads ``{"dialect": "mosaic" | "triton", "body": base64}`` and answers ``{"functions": {name: function}}``: a function is
-``{"attrs": …, "body": block}``, a block ``{"args": [[number, type], …], "ops": […]}``, an operation
+Reads ``{"dialect": "mosaic" | "triton", "body": base64}`` and answers ``{"functions": {name: function}}``: a function
+is ``{"attrs": …, "body": block}``, a block ``{"args": [[number, type], …], "ops": […]}``, an operation
 ``{"op", "in": [number, …], "out": [[number, type], …], "attrs", "regions": [block, …]}``. Values are numbered. Imports
 nothing of hloscope.
 """

@@ -41,7 +41,7 @@ Kernel: TypeAlias = Callable[..., Value]
 Observer: TypeAlias = "Callable[[HloInstruction, Value], None]"
 ElidedSource: TypeAlias = "Callable[[HloInstruction], Array]"
 KernelReader: TypeAlias = Callable[[str, bytes], Mapping[str, object]]
-"""From a dialect (``mosaic``, ``triton``) and a kernel's MLIR to plain data (see `hloscope.core.runtime.kernels.ir`)."""
+"""From a dialect (``mosaic``, ``triton``) and a kernel's MLIR to plain data: see `hloscope.core.runtime.kernels`."""
 
 
 class Mesh(Protocol):

@@ -171,10 +171,6 @@ def _round_away(x: Array) -> Array:
     return np.trunc(x + np.copysign(np.nextafter(x.dtype.type(0.5), x.dtype.type(0)), x))
 
 
-def _minimum_number(x: Array, y: Array) -> Array:
-    return np.fmin(x, y)
-
-
 FLOAT_FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "absf": np.abs, "atan2": np.arctan2, "ceil": np.ceil, "cos": np.cos, "cosh": np.cosh, "acos": np.arccos,
@@ -190,8 +186,9 @@ FLOAT_FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 def _table() -> dict[str, Compute]:
     out: dict[str, Compute] = {f"math.{name}": _float(function) for name, function in FLOAT_FUNCTIONS.items()}
     floats = {
-        "addf": np.add, "subf": np.subtract, "mulf": np.multiply, "divf": np.divide, "remf": np.fmod, "negf": np.negative,
-        "maximumf": elementwise.maximum, "minimumf": elementwise.minimum, "maxnumf": np.fmax, "minnumf": _minimum_number,
+        "addf": np.add, "subf": np.subtract, "mulf": np.multiply, "divf": np.divide, "remf": np.fmod,
+        "negf": np.negative, "maximumf": elementwise.maximum, "minimumf": elementwise.minimum, "maxnumf": np.fmax,
+        "minnumf": np.fmin,
     }  # fmt: skip
     integers = {
         "addi": np.add, "subi": np.subtract, "muli": np.multiply, "divsi": _divide, "remsi": _remainder,

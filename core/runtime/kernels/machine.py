@@ -169,8 +169,10 @@ def _strided_slice(machine: Machine, operation: Operation, given: list[Any]) -> 
     return np.asarray(given[0])[index]
 
 
-_KINDS = {"add": "add", "mul": "multiply", "maximumf": "maximum", "minimumf": "minimum", "maxnumf": "maximum",
-          "minnumf": "minimum", "maxsi": "maximum", "minsi": "minimum", "and": "and", "or": "or", "xor": "xor"}  # fmt: skip
+_KINDS = {
+    "add": "add", "mul": "multiply", "maximumf": "maximum", "minimumf": "minimum", "maxnumf": "maximum",
+    "minnumf": "minimum", "maxsi": "maximum", "minsi": "minimum", "and": "and", "or": "or", "xor": "xor",
+}  # fmt: skip
 
 
 def word(attribute: object) -> str:

@@ -1,8 +1,9 @@
-"""Mosaic kernels, as Pallas and libtpu put them into ``tpu_custom_call``: the grid, its windows, the ``tpu`` dialect.
+"""Mosaic kernels, as Pallas and libtpu put them into ``tpu_custom_call``: grid, windows, the ``tpu`` dialect.
 
-The grid runs in order on one core. Blocks are fetched where their index changes and written back where it changes or the
-grid ends; what a block holds beyond the array is zero. A copy is over when it starts, so that semaphores need not count:
-what a race would do is not modelled. Source: ``jax/_src/pallas/mosaic/lowering.py``, ``jax/_src/tpu_custom_call.py``.
+The grid runs in order on one core. Blocks are fetched where their index changes and written back where it changes or
+the grid ends; what a block holds beyond the array is zero. A copy is over when it starts, so that semaphores need not
+count: what a race would do is not modelled. Source: ``jax/_src/pallas/mosaic/lowering.py``,
+``jax/_src/tpu_custom_call.py``.
 """
 
 from __future__ import annotations

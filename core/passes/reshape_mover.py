@@ -135,7 +135,9 @@ class ReshapeMover:
 def _undone(
     build: Builder, one: HloInstruction, rearrangement: HloInstruction, sizes: tuple[int, ...]
 ) -> HloInstruction:
-    """An operand with the inverse of the rearrangement."""
+    """An operand with the inverse of the rearrangement; the scalar bounds of a clamp fit any arrangement."""
+    if one.shape.dimensions != rearrangement.shape.dimensions:
+        return one
     if rearrangement.opcode == "reshape":
         if one.opcode == "reshape" and one.operand(0).shape.dimensions == sizes:
             return one.operand(0)

@@ -314,6 +314,9 @@ CASES = [
          ' c = () custom-call(x, y), custom_call_target="control_dep"; r = f32[4]{0} add(x, y)', "custom-call",
          "a = f32[4]{0} parameter(0); x = f32[4]{0} exponential(a); y = f32[4]{0} cosine(x);"
          ' c = () custom-call(y, x), custom_call_target="control_dep"; r = f32[4]{0} add(x, y)'),
+    Case("reshape-mover", "a = f32[6]{0} parameter(0); x = f32[2,3]{1,0} reshape(a); l = f32[] constant(-1);"
+         " h = f32[] constant(1); r = f32[2,3]{1,0} clamp(l, x, h)", "", "a = f32[2,3]{1,0} parameter(0);"
+         " l = f32[] constant(-1); h = f32[] constant(1); r = f32[2,3]{1,0} clamp(l, a, h)"),
     Case("all-reduce-folder", ADD + "a = f32[4]{0} parameter(0); x = f32[4]{0} all-reduce(a), replica_groups={{0,1},{2,3}},"
          " to_apply=add; r = f32[4]{0} all-reduce(x), replica_groups={{0,2},{1,3}}, to_apply=add", "",
          ADD + "a = f32[4]{0} parameter(0); x = f32[4]{0} all-reduce(a), replica_groups={{0,1},{2,3}}, to_apply=add;"

@@ -85,6 +85,7 @@ class Writer:
         forms = [
             self.binary, self.unary, self.with_constant, self.choose, self.spread, self.rearrange, self.cut, self.join,
             self.fold, self.product, self.move, self.numbers, self.convert, self.window, self.lookup,
+            *[self.odd] * 6,
         ]  # fmt: skip
         if depth:
             forms += [self.loop, self.branch, self.call]
@@ -267,6 +268,182 @@ class Writer:
                 f"scatter({a[0]}, {i[0]}, {found[0]}), update_window_dims={{{offset}}}, inserted_window_dims={{0}},"
                 f" scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply={to}",
             )  # fmt: skip
+
+    # ------------------------------------------------------------ what is met less often
+    def odd(self, body: Body) -> None:
+        forms = [
+            self.bits, self.integers, self.floats, self.narrow, self.clamped, self.sorted, self.mapped, self.extreme,
+            self.convolved, self.selected, self.complex, self.barrier, self.largest,
+        ]  # fmt: skip
+        self.pick(forms)(body)  # type: ignore[operator]
+
+    def bits(self, body: Body) -> None:
+        a = self.some(body, "s32")
+        if a is None:
+            return
+        b = self.pick([v for v in body.pool if v[1:] == a[1:]])
+        opcode = self.pick("and or xor shift-left shift-right-logical shift-right-arithmetic".split())
+        self.add(body, "s32", a[2], f"{opcode}({a[0]}, {b[0]})")  # type: ignore[index]
+        self.add(body, "s32", a[2], f"{self.pick(['not', 'popcnt', 'count-leading-zeros'])}({a[0]})")
+
+    def integers(self, body: Body) -> None:
+        a = self.some(body, "s32")
+        if a is None:
+            return
+        c = self.constant(body, "s32", self.pick([1, 2, 3, 4, 8, -2]))  # type: ignore[arg-type]
+        if a[2]:
+            c = self.add(body, "s32", a[2], f"broadcast({c}), dimensions={{}}")[0]
+        self.add(body, "s32", a[2], f"{self.pick(['divide', 'remainder'])}({a[0]}, {c})")
+
+    def floats(self, body: Body) -> None:
+        a = self.some(body, "f32")
+        if a is None:
+            return
+        bounded = self.add(body, "f32", a[2], f"tanh({a[0]})")[0]
+        opcode = self.pick("exponential cosine sine floor ceil round-nearest-even sign cbrt erf exponential-minus-one "
+                           "tan atan2 is-finite reduce-precision power".split())  # fmt: skip
+        if opcode == "is-finite":
+            self.add(body, "pred", a[2], f"is-finite({bounded})")
+        elif opcode == "reduce-precision":
+            self.add(body, "f32", a[2], f"reduce-precision({bounded}), exponent_bits=8, mantissa_bits=23")
+        elif opcode == "atan2":
+            self.add(body, "f32", a[2], f"atan2({bounded}, {a[0]})")
+        elif opcode == "power":
+            c = self.constant(body, "f32", self.draw(st.integers(0, 3)))
+            if a[2]:
+                c = self.add(body, "f32", a[2], f"broadcast({c}), dimensions={{}}")[0]
+            self.add(body, "f32", a[2], f"power({bounded}, {c})")
+        else:
+            self.add(body, "f32", a[2], f"{opcode}({bounded})")
+
+    def narrow(self, body: Body) -> None:
+        a = self.some(body, "s32")
+        if a is None:
+            return
+        kind = str(self.pick("s8 u8 s16 u16 u32 s64 u64 f64".split()))
+        b = self.add(body, kind, a[2], f"convert({a[0]})")[0]
+        c = self.add(body, kind, a[2], f"{self.pick(['add', 'multiply', 'maximum', 'subtract'])}({b}, {b})")[0]
+        self.add(body, "s32", a[2], f"convert({c})")
+
+    def clamped(self, body: Body) -> None:
+        a = self.some(body)
+        if a is not None:
+            low, high = self.constant(body, a[1], -1), self.constant(body, a[1], 2)
+            self.add(body, a[1], a[2], f"clamp({low}, {a[0]}, {high})")
+
+    def sorted(self, body: Body) -> None:
+        a = self.some(body)
+        if a is None or not a[2]:
+            return
+        along = self.draw(st.integers(0, len(a[2]) - 1))
+        place = self.add(body, "s32", a[2], f"iota(), iota_dimension={along}")[0]
+        name = f"less_{a[1]}"
+        if name not in self.reducers:
+            self.reducers.add(name)
+            self.done.append(
+                f"{name} {{\n  a_{name} = {a[1]}[] parameter(0)\n  b_{name} = {a[1]}[] parameter(1)\n"
+                f"  c_{name} = s32[] parameter(2)\n  d_{name} = s32[] parameter(3)\n"
+                f"  ROOT o_{name} = pred[] compare(a_{name}, b_{name}), direction=LT\n}}\n"
+            )
+        self.count += 1
+        both = f"v{self.count}"
+        shape = f"({self.text(a[1], a[2])}, {self.text('s32', a[2])})"
+        body.lines.append(
+            f"  {both} = {shape} sort({a[0]}, {place}), dimensions={{{along}}}, is_stable=true, to_apply={name}"
+        )
+        self.add(body, a[1], a[2], f"get-tuple-element({both}), index=0")
+        if self.draw(st.booleans()):
+            self.add(body, "s32", a[2], f"get-tuple-element({both}), index=1")
+
+    def mapped(self, body: Body) -> None:
+        a = self.some(body)
+        if a is not None and a[2]:
+            dims = ",".join(map(str, range(len(a[2]))))
+            to = self.reducer(a[1], str(self.pick(["add", "maximum"])))
+            self.add(body, a[1], a[2], f"map({a[0]}, {a[0]}), dimensions={{{dims}}}, to_apply={to}")
+
+    def extreme(self, body: Body) -> None:
+        """A running or sliding maximum over two dimensions."""
+        a = self.some(body, rank=2)
+        if a is None:
+            return
+        low = self.constant(body, a[1], -100)
+        to = self.reducer(a[1], "maximum")
+        size = ",".join(str(min(s, 2)) for s in a[2])
+        dims = tuple(s - min(s, 2) + 1 for s in a[2])
+        sizes = size.replace(",", "x")
+        self.add(body, a[1], dims, f"reduce-window({a[0]}, {low}), window={{size={sizes}}}, to_apply={to}")
+
+    def convolved(self, body: Body) -> None:
+        a = self.some(body, "f32", 1)
+        if a is None:
+            return
+        (n,) = a[2]
+        x = self.add(body, "f32", (1, n, 1), f"reshape({a[0]})")[0]
+        k = self.add(body, "f32", (n, 1, 1), f"reshape({a[0]})")[0]
+        self.add(
+            body, "f32", (1, n, 1),
+            f"convolution({x}, {k}), window={{size={n} pad={n - 1}_0}}, dim_labels=b0f_0io->b0f",
+        )  # fmt: skip
+
+    def selected(self, body: Body) -> None:
+        a = self.some(body, "f32", 1)
+        if a is None or a[2][0] < 2:
+            return
+        (n,) = a[2]
+        part = self.add(body, "f32", (n - 1,), f"slice({a[0]}), slice={{[1:{n}]}}")[0]
+        zero = self.constant(body, "f32", 0)
+        name = "not_less"
+        if name not in self.reducers:
+            self.reducers.add(name)
+            self.done.append(
+                "not_less {\n  a_not_less = f32[] parameter(0)\n  b_not_less = f32[] parameter(1)\n"
+                "  ROOT o_not_less = pred[] compare(a_not_less, b_not_less), direction=GE\n}\n"
+            )
+        to = self.reducer("f32", "add")
+        self.add(
+            body, "f32", (n,),
+            f"select-and-scatter({a[0]}, {part}, {zero}), window={{size=2}}, select=not_less, scatter={to}",
+        )  # fmt: skip
+
+    def complex(self, body: Body) -> None:
+        a = self.some(body, "f32")
+        if a is None:
+            return
+        b = self.pick([v for v in body.pool if v[1:] == a[1:]])
+        z = self.add(body, "c64", a[2], f"complex({a[0]}, {b[0]})")[0]  # type: ignore[index]
+        w = self.add(body, "c64", a[2], f"{self.pick(['add', 'multiply', 'subtract'])}({z}, {z})")[0]
+        self.add(body, "f32", a[2], f"{self.pick(['real', 'imag'])}({w})")
+
+    def barrier(self, body: Body) -> None:
+        a, b = self.some(body), self.some(body)
+        if a is not None and b is not None:
+            self.finish(body, [a, b], [a[1:], b[1:]], "opt-barrier(START)")
+
+    def largest(self, body: Body) -> None:
+        a = self.some(body, "s32")
+        if a is None or not a[2]:
+            return
+        along = self.draw(st.integers(0, len(a[2]) - 1))
+        place = self.add(body, "s32", a[2], f"iota(), iota_dimension={along}")[0]
+        low, zero = self.constant(body, "s32", -1000), self.constant(body, "s32", 0)
+        name = "arg_largest"
+        if name not in self.reducers:
+            self.reducers.add(name)
+            self.done.append(
+                "arg_largest {\n  a_v = s32[] parameter(0)\n  a_i = s32[] parameter(1)\n  b_v = s32[] parameter(2)\n"
+                "  b_i = s32[] parameter(3)\n  a_c = pred[] compare(a_v, b_v), direction=GE\n"
+                "  a_s = s32[] select(a_c, a_v, b_v)\n  a_t = s32[] select(a_c, a_i, b_i)\n"
+                "  ROOT a_o = (s32[], s32[]) tuple(a_s, a_t)\n}\n"
+            )
+        dims = tuple(s for d, s in enumerate(a[2]) if d != along)
+        self.count += 1
+        both = f"v{self.count}"
+        body.lines.append(
+            f"  {both} = ({self.text('s32', dims)}, {self.text('s32', dims)}) reduce({a[0]}, {place}, {low}, {zero}),"
+            f" dimensions={{{along}}}, to_apply=arg_largest"
+        )
+        self.add(body, "s32", dims, f"get-tuple-element({both}), index={self.draw(st.integers(0, 1))}")
 
     # ------------------------------------------------------------ computations
     def inner(self, name: str, state: list[tuple[str, str, Dims]], depth: int, steps: int) -> Body:

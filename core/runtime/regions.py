@@ -19,7 +19,7 @@ from hloscope.core.errors import EvaluationError, UnsupportedError
 from hloscope.core.hlo.hashing import IGNORED, computation_hash
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.runtime.compare import Comparison, Rules, Sensitivity, compare, join_rules, rules_for
-from hloscope.core.runtime.evaluator import TOKEN, EvaluationOptions, evaluate_instruction, leaves
+from hloscope.core.runtime.evaluator import TOKEN, EvaluationOptions, Evaluator, evaluate_instruction, leaves
 from hloscope.core.runtime.evaluator.custom_calls import KERNELS
 from hloscope.core.runtime.evaluator.memory import available_memory, in_words
 from hloscope.core.runtime.evaluator.noise import disturbance
@@ -415,8 +415,11 @@ def _check(case: _Case, verdict: RegionVerdict) -> None:
     inside: set[str] = set()
     level = 0
     left, right, names, found, firm = _level(case, inside)
-    while case.given is None and not all(c.within for c in found) and level < WIDENINGS:
+    while case.given is None and not all(c.within for c in found) and level <= WIDENINGS:
         grows = {place for place in left.used | right.used if not place.startswith("parameter ")}
+        if level == WIDENINGS:
+            # Duplicates that a pass made one may be alike for any number of levels.
+            grows = _computable(case) - inside
         if not grows:
             break
         inside |= grows
@@ -433,6 +436,20 @@ def _check(case: _Case, verdict: RegionVerdict) -> None:
     verdict.firm &= firm
     verdict.within &= all(c.within for c in found)
     verdict.comparisons += list(zip(names, found, strict=True))
+
+
+def _computable(case: _Case) -> set[str]:
+    """All of the common ground that the evaluator knows how to compute."""
+    machine = Evaluator(EvaluationOptions(elided="random"))
+    out: set[str] = set()
+    for place, pair in case.region.common.items():
+        try:
+            for node in pair:
+                machine.prepare(node)
+        except (UnsupportedError, EvaluationError):
+            continue
+        out.add(place)
+    return out
 
 
 def _level(case: _Case, inside: set[str]) -> tuple[_Outcome, _Outcome, list[str], list[Comparison], bool]:

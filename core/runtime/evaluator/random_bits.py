@@ -108,9 +108,10 @@ def _rng_bit_generator(instruction: HloInstruction, machine: Machine) -> Kernel:
     if algorithm not in ("rng_three_fry", "rng_philox", "rng_default"):
         raise InstructionUnsupported(instruction, f"with algorithm={algorithm}")
     shape = instruction.shape
-    if not shape.is_tuple or not shape.tuple_shapes[1].type.is_integral or shape.tuple_shapes[1].type.bits < 8:
+    # libtpu takes the bits apart from the state.
+    result = shape.tuple_shapes[1] if shape.is_tuple else shape
+    if not result.is_array or not result.type.is_integral or result.type.bits < 8:
         raise InstructionUnsupported(instruction, f"of shape {shape.to_text(layout=False)}")
-    result = shape.tuple_shapes[1]
     state_shape = instruction.operand(0).shape
     if state_shape.element_type != "u64" or state_shape.dimensions not in ((2,), (3,)):
         raise InstructionUnsupported(instruction, f"with a state of shape {state_shape.to_text(layout=False)}")
@@ -125,7 +126,7 @@ def _rng_bit_generator(instruction: HloInstruction, machine: Machine) -> Kernel:
         else:
             values, after[1] = _threefry_bits(state, dims, bits)
         wide = values if bits == 64 else values.astype(np.dtype(f"u{bits // 8}"))
-        return (after, wide.view(dtype))
+        return (after, wide.view(dtype)) if shape.is_tuple else wide.view(dtype)
 
     return kernel
 

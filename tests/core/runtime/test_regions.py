@@ -171,3 +171,18 @@ def test_real_dumps_by_region(fixtures: Path, name: str) -> None:
     if name == "gpu_narrow":
         bad = [re.sub(r"\badd\(", "subtract(", t, count=1) if i >= 6 else t for i, t in enumerate(texts)]
         assert replay([lambda text=t: text for t in bad], options).first_difference == 6
+
+
+def test_duplicates_that_become_one_are_equal_however_long_they_are() -> None:
+    steps = ("negate", "tanh", "cosine", "negate", "sine", "tanh", "negate", "cosine")
+
+    def chain(name: str) -> str:
+        return "".join(f"  {name}{i} = f32[4] {op}({f'{name}{i - 1}' if i else 'x'})\n" for i, op in enumerate(steps))
+
+    last = len(steps) - 1
+    head = "HloModule m\n\nENTRY e {\n  x = f32[4] parameter(0)\n"
+    before = f"{head}{chain('a')}{chain('b')}  ROOT r = f32[4] subtract(a{last}, b{last})\n}}\n"
+    after = f"{head}{chain('a')}  ROOT r = f32[4] subtract(a{last}, a{last})\n}}\n"
+    assert check_regions(load_module(before), load_module(after)).within
+    wrong = after.replace("subtract(", "add(")
+    assert not check_regions(load_module(before), load_module(wrong)).within

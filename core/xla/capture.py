@@ -94,9 +94,23 @@ def capture_command(
             )
         report = _import(folder, ledger_path, force, progress, shlex.join(argv))
         if report is None:
-            notes.append("the program compiled nothing with XLA")
+            notes.append(_OVERWRITTEN if _compiled_something(log_path) else "the program compiled nothing with XLA")
         kept = folder if keep_dump is not None else None
         return CaptureResult(exit_code, report, kept, tuple(notes))
+
+
+_OVERWRITTEN = (
+    "XLA compiled something and dumped nothing: the program sets XLA_FLAGS itself; let it append to what is there "
+    "(os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --…')"
+)
+
+
+def _compiled_something(log_path: str) -> bool:
+    """Whether XLA's log of passes, which no flag switches off, has a line."""
+    try:
+        return os.path.getsize(log_path) > 0
+    except OSError:
+        return False
 
 
 def capture_function(

@@ -61,6 +61,9 @@ def test_a_program_that_compiles_nothing(tmp_path: Path) -> None:
     assert result.exit_code == 7 and result.report is None and not ledger.exists()
     assert stderr.getvalue() == b"no newline"
     assert any("compiled nothing" in note for note in result.notes)
+    (tmp_path / "log").write_bytes(LOG)
+    overwrote = capture_command(["sh", "-c", f"cat {tmp_path}/log >&2"], ledger, stderr=stderr)
+    assert overwrote.report is None and any("sets XLA_FLAGS itself" in note for note in overwrote.notes)
 
 
 def test_faults_are_found_before_the_program_runs(tmp_path: Path) -> None:

@@ -25,7 +25,18 @@ from hloscope.core.pallas.interpret.faults import Fault, Faults, Observer, Outco
 from hloscope.core.pallas.interpret.generic import block_index
 from hloscope.core.pallas.interpret.lowering import Lowering
 from hloscope.core.pallas.interpret.machine import Machine, Run
-from hloscope.core.pallas.interpret.memory import Buffer, Cut, Index, Ref, apply, clamp_range, keep_range, read, write
+from hloscope.core.pallas.interpret.memory import (
+    Buffer,
+    Cut,
+    Index,
+    Ref,
+    apply,
+    clamp_range,
+    keep_range,
+    read,
+    write,
+    write_masked,
+)
 from hloscope.core.pallas.interpret.order import Choices
 from hloscope.core.pallas.interpret.primitives import filled
 from hloscope.core.pallas.jaxpr import Array, Equation, Span, dtype_of
@@ -205,14 +216,8 @@ class GpuMachine(Machine):
     def _put(self, ref: Ref, value: Any, mask: Array | None) -> None:
         if mask is None:
             write(ref, value)
-            return
-        written = None if ref.buffer.written is None else ref.buffer.written.copy()
-        write(ref, np.where(mask, value, read(ref)))
-        if written is not None and ref.buffer.written is not None:
-            before = apply(written, _plain(ref))
-            ref.buffer.written[...] = written
-            places = apply(np.arange(written.size).reshape(written.shape), _plain(ref))
-            ref.buffer.written.reshape(-1)[places] = before | np.broadcast_to(mask, before.shape)
+        else:
+            write_masked(ref, value, mask)
 
     def atomic(self, target: Ref, combine: Callable[[Any, Any], Any], value: Any, mask: Array | None) -> Array:
         memory = self._global(target)

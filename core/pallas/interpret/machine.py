@@ -16,7 +16,17 @@ import numpy as np
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.index_map import INLINED
 from hloscope.core.pallas.interpret.lowering import Lowering
-from hloscope.core.pallas.interpret.memory import Buffer, Ref, clamp_range, cropped, keep_range, read, resolve, write
+from hloscope.core.pallas.interpret.memory import (
+    Buffer,
+    Ref,
+    clamp_range,
+    cropped,
+    keep_range,
+    read,
+    resolve,
+    write,
+    write_masked,
+)
 from hloscope.core.pallas.interpret.primitives import RULES, filled
 from hloscope.core.pallas.jaxpr import Array, Equation, Jaxpr, Literal, RefView, Slot, Span, dtype_of
 
@@ -279,9 +289,10 @@ class Machine:
 
     def store(self, ref: Ref, value: Any, mask: Array | None = None) -> None:
         """Writes a reference; where there is a mask, only the elements that it selects."""
-        if mask is not None:
-            value = np.where(mask, value, read(ref))
-        write(ref, value)
+        if mask is None:
+            write(ref, value)
+        else:
+            write_masked(ref, value, mask)
 
     def target(self, equation: Equation, operands: Sequence[Any], base: int) -> Ref:
         """The reference of ``get``, ``swap`` or ``addupdate``."""

@@ -196,6 +196,28 @@ def write(ref: Ref, value: Any) -> None:
         _store(ref.buffer.written, [v for v in ref.views if not _is_bitcast(v)], True)
 
 
+def write_masked(ref: Ref, value: Any, mask: Array) -> None:
+    """Stores the elements that a mask selects; the others are neither changed nor counted as written."""
+    written = ref.buffer.written
+    views = [one for one in ref.views if not _is_bitcast(one)]
+    if all(isinstance(view, Index) and view.is_basic for view in ref.views):
+        _store(ref.buffer.data, ref.views, np.where(mask, value, read(ref)))
+    elif len(views) == len(ref.views):
+        # Lanes that are masked off may hold any index, that of a selected lane among them.
+        places = apply(np.arange(ref.buffer.data.size).reshape(ref.buffer.data.shape), views)
+        chosen = np.broadcast_to(mask, places.shape)
+        data = ref.buffer.data
+        data[np.unravel_index(places[chosen], data.shape)] = np.broadcast_to(value, places.shape)[chosen]
+    else:
+        _store(ref.buffer.data, ref.views, np.where(mask, value, read(ref)))
+    if written is not None:
+        places = apply(np.arange(written.size).reshape(written.shape), views)
+        if np.shape(mask) == places.shape or np.ndim(mask) == 0:
+            written[np.unravel_index(places[np.broadcast_to(mask, places.shape)], written.shape)] = True
+        else:
+            _store(written, views, True)
+
+
 def _is_bitcast(view: Index | Reinterpret) -> bool:
     return isinstance(view, Reinterpret) and view.kind == "BitcastTransform"
 
@@ -217,10 +239,7 @@ def _store(data: Array, views: Sequence[Index | Reinterpret], value: Any) -> Non
         target[...] = value
         return
     places = apply(np.arange(data.size).reshape(data.shape), views)
-    flat = data.reshape(-1)
-    if not np.shares_memory(flat, data):
-        raise UnsupportedError("a store into memory that is not contiguous is not supported by the interpreters")
-    flat[places] = value
+    data[np.unravel_index(places, data.shape)] = value
 
 
 # -- regions

@@ -309,6 +309,15 @@ def _dot_general(params: Params, x: Any, y: Any) -> Any:
     return np.matmul(first, second.astype(work, copy=False)).reshape(*batch, *rows, *columns)
 
 
+def _threefry(params: Params, *words: Any) -> Any:
+    """``threefry2x32``: two words of key and two of counter, hashed into two."""
+    from hloscope.core.runtime.evaluator.random_bits import threefry
+
+    low_key, high_key, low, high = np.broadcast_arrays(*(np.asarray(one).astype(np.uint64) for one in words))
+    shift = np.uint64(32)
+    return threefry(low_key | (high_key << shift), low | (high << shift))
+
+
 def _concatenate(params: Params, *operands: Any) -> Any:
     return np.concatenate(operands, axis=params["dimension"])
 
@@ -508,6 +517,7 @@ RULES: Mapping[str, Rule] = {
     "argmin": _arg_reduce(np.argmin, -math.inf), "cumsum": _cumulative(np.cumsum),
     "cumprod": _cumulative(np.cumprod), "cummax": _cumulative(np.maximum.accumulate),
     "cummin": _cumulative(np.minimum.accumulate), "cumlogsumexp": _cumulative(np.logaddexp.accumulate), "sort": _sort,
+    "threefry2x32": _threefry,
     "top_k": _top_k, "dot_general": _dot_general, "split": _split, "roll": _roll, "bitcast": _bitcast,
     "stack": lambda p, *xs: np.stack(xs, axis=p.get("axis", 0)),
     "unstack": lambda p, x: tuple(np.moveaxis(np.asarray(x), p.get("axis", 0), 0)),

@@ -28,6 +28,7 @@ from hloscope.core.pallas.interpret.memory import (
     read,
     region,
     write,
+    write_masked,
 )
 from hloscope.core.pallas.interpret.order import Agents, Choices, Clock, Detector, Race, Semaphore, Signal, Touch, join
 from hloscope.core.pallas.interpret.primitives import filled
@@ -222,15 +223,7 @@ class WatchedMachine(Machine):
         if self.observer is not None:
             self.note("write", f"{ref.buffer.name}{where}")
         if mask is not None:
-            written = ref.buffer.written
-            kept = None if written is None else written.copy()
-            write(ref, np.where(mask, value, read(ref)))
-            if kept is not None and written is not None:
-                part = apply(kept, ref.views) | np.broadcast_to(mask, apply(kept, ref.views).shape)
-                written[...] = kept
-                view = apply(written, ref.views)
-                if np.shares_memory(view, written):
-                    view[...] = part
+            write_masked(ref, value, mask)
             return
         write(ref, value)
 

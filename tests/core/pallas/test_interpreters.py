@@ -13,6 +13,7 @@ import pytest
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.interpret import generic
 from hloscope.core.pallas.interpret.faults import Observer, Outcome, Step
+from hloscope.core.pallas.interpret.gpu import run_gpu
 from hloscope.core.pallas.interpret.mesh import MeshMachine
 from hloscope.core.pallas.interpret.order import Agents, Choices, Semaphore, Signal, join
 from hloscope.core.pallas.interpret.session import (
@@ -64,6 +65,18 @@ def test_the_generic_interpreter_computes_what_jax_does(right: Trace, function: 
     theirs = jax_outputs(right.path, function, arguments)
     for mine, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-4)
+
+
+def test_lanes_that_a_mask_switches_off_store_nothing(kernels: Look) -> None:
+    """Their indices are clamped onto the last element, which a selected lane has written."""
+    trace = kernels("programs.py").trace
+    arguments, (ours,) = our_outputs(trace, "more_lanes_than_elements")
+    (theirs,) = jax_outputs(trace.path, "more_lanes_than_elements", arguments)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    number, operands = operands_of(trace, "more_lanes_than_elements")
+    on_gpu = run_gpu(trace.calls[number], operands, Choices())
+    np.testing.assert_allclose(on_gpu.outputs[0][0], theirs, rtol=1e-6)
+    assert not on_gpu.faults
 
 
 @pytest.mark.parametrize("function", ["past_the_end", "one_block_off", "no_init", "padded_sum"])

@@ -244,9 +244,12 @@ def few_constants_text(node: HloInstruction) -> str:
     values = literal.values
     if values is None or not node.shape.is_array:
         return ELIDED
-    for value in (0, 1):
-        if bool((values == value).all()):
-            return str(value)
+    import numpy as np
+
+    with np.errstate(invalid="ignore"):  # small float types say so of a NaN
+        value = next((value for value in (0, 1) if bool((values == value).all())), None)
+    if value is not None:
+        return str(value)
     whole = node.shape.type.kind in ("int", "uint") and values.size <= _FEW
     return " ".join(literal.to_text(large=True).split()) if whole else ELIDED
 

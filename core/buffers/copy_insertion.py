@@ -79,7 +79,7 @@ def add_copies(module: HloModule, info: AliasInfo, ctx: PassContext | None = Non
                 _copy_transition(node)
             else:
                 _copy_in_place_operands(info, node, ctx)
-    _copy_donated(module, ctx)
+    copy_donated(module, ctx)
     clean_up(module)
 
 
@@ -212,7 +212,8 @@ def _copy_rotated(start: HloInstruction, root: HloInstruction) -> None:
         copy.add_control_dependency(start)
 
 
-def _copy_donated(module: HloModule, ctx: PassContext | None) -> None:
+def copy_donated(module: HloModule, ctx: PassContext | None = None) -> None:
+    """Copies of all donated parameters and of the outputs that get their memory, the first before the second."""
     aliases = input_output_aliases(module)
     if not aliases:
         return

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 from hloscope.core.analysis.dataflow_values import buffer_bytes
 from hloscope.core.buffers.assignment import Changes, assign_buffers, interferes, may_take_over
 from hloscope.core.buffers.colors import layout_space
+from hloscope.core.buffers.copy_insertion import copy_donated, remove_unnecessary_copies
+from hloscope.core.buffers.deep_copy import clean_up
+from hloscope.core.buffers.late_copies import PostSchedulingCopyInsertion, updated
 from hloscope.core.buffers.memory_map import map_of_assignment
 from hloscope.core.errors import UsageError
 from hloscope.core.hlo.element_types import ELEMENT_TYPES
+from hloscope.core.passes.context import PassContext
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -204,6 +208,25 @@ def _resized(value: HloValue, bits: int) -> int:
     return (shape.element_count * bits + 7) // 8
 
 
+def _copied_for_donation(module: HloModule, backend: Backend) -> int:
+    """Do what copy insertion does for the donations of a scheduled module; returns how many bytes more are copied."""
+
+    def copied() -> int:
+        copies = (one for one in module.instructions() if one.opcode == "copy" and not one.parent.is_fusion)
+        return sum(buffer_bytes(one.shape) for one in copies)
+
+    known = copied()
+    order = {one: one.instructions for one in module.computations if not one.is_fusion}
+    module.set_schedule(None)
+    copy_donated(module)
+    remove_unnecessary_copies(module, backend.alias_info())
+    clean_up(module)
+    module.set_schedule(updated(order))
+    if backend.gpu:
+        PostSchedulingCopyInsertion().run(module, PassContext(target="gpu"))
+    return copied() - known
+
+
 def _donate(module: HloModule, backend: Backend, before: BufferAssignment, number: int) -> tuple[BufferAssignment, str]:
     entry = module.entry
     if number >= len(entry.parameters):
@@ -223,15 +246,16 @@ def _donate(module: HloModule, backend: Backend, before: BufferAssignment, numbe
         inside = (changed.attrs.get("input_output_alias") or "{}").strip()[1:-1].strip()
         alias = f"{{{','.join(map(str, index))}}}: ({number}, {{}}, may-alias)"
         changed.attrs["input_output_alias"] = "{ " + ", ".join(filter(None, (inside, alias))) + " }"
+        copies = _copied_for_donation(changed, backend)
         after = assign_buffers(changed, backend)
-        value = analysis.dataflow.value_set(parameter)[0]
-        last, made = before.live.last_use(value), before.ranges[values[0]][0]
         note = f"taken by output {{{','.join(map(str, index))}}}"
-        if last > made:
-            size = buffer_bytes(parameter.shape)
-            note += (
-                f"; the parameter is read until step {last} and the output is made at step {made}, so the compiler "
-                f"would copy {size:,} bytes"
-            )
+        if copies > 0:
+            value = analysis.dataflow.value_set(parameter)[0]
+            last, made = before.live.last_use(value), before.ranges[values[0]][0]
+            note += f"; the compiler would copy {copies:,} bytes more, since "
+            if last > made:
+                note += f"the parameter is read until step {last} and the output is made at step {made}"
+            else:
+                note += "no dependency makes all readers of the parameter run before the output is made"
         return after, note
     raise UsageError(f"no output can take parameter {number}: none that is free has shape {parameter.shape}")

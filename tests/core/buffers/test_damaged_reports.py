@@ -36,7 +36,7 @@ def other(fixtures: Path, report: str) -> str:
         ),
         ("-buffer-assignment", lambda _: "", "the report on buffers is empty"),
         ("-live-range", lambda text: text[: text.index("Live ranges at")], "live ranges is cut off"),
-        ("-live-range", lambda text: text[: text.index("BufferLiveRange") + 34], "cannot be read, line"),
+        ("-live-range", lambda text: text[: text.index("BufferLiveRange") + 24], "cannot be read, line"),
         ("-buffer-assignment-values", lambda text: text[: text.rindex("<")], "values is cut off, 1 values are missing"),
         ("-buffer-assignment", None, "buffers is another module's"),
         ("-live-range", None, "live ranges is another module's"),

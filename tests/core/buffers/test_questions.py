@@ -107,3 +107,24 @@ ENTRY e {
     found = recomputable(assign_buffers(module))
     # b comes from the parameter, which is there; k comes from n, which is not.
     assert [(one.name, one.before, one.size) for one in found] == [("b", "r", 64 * 64 * 4)]
+
+
+def test_a_donation_that_nothing_orders_costs_a_copy() -> None:
+    """As XLA:CPU does it: the reader comes before the output by the schedule, but no dependency says so."""
+    module = load_module(
+        """HloModule m, is_scheduled=true
+ENTRY e {
+  a = f32[64]{0} parameter(0)
+  b = f32[64]{0} parameter(1)
+  r = f32[64]{0} reverse(a), dimensions={0}
+  n = f32[64]{0} negate(b)
+  ROOT t = (f32[64]{0}, f32[64]{0}) tuple(n, r)
+}
+"""
+    )
+    before = assign_buffers(module)
+    found = what_if(module, CPU, before, "donate:0")
+    assert found.note.startswith("taken by output {0}; the compiler would copy 256 bytes more, since no dependency")
+    assert "copy" not in [one.opcode for one in module.instructions()]
+    free = what_if(module, CPU, before, "donate:1")
+    assert free.note == "taken by output {0}" and free.total_after == before.total_bytes - 256

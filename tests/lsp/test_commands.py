@@ -84,16 +84,15 @@ def test_reduce_takes_no_more_than_is_under_the_cursor(client: Any) -> None:
 
 
 def test_a_part_that_is_not_there_is_said_in_one_line(client: Any) -> None:
-    for arguments, words in (([URI, "main", "zz"], "no instruction zz in main"), ([URI, "zz"], "no computation zz")):
-        number = client.ask("workspace/executeCommand", {"command": "hloscope.reduce", "arguments": arguments})
-        assert words in client.raw_answer(number)["error"]["message"]
+    params = {"command": "hloscope.reduce", "arguments": [URI, "main", "zz"]}
+    error = client.raw_answer(client.ask("workspace/executeCommand", params))["error"]
+    assert error["message"] == "there is no instruction zz in main"
 
 
 def test_diff_and_search_start_at_the_open_stage(client: Any, fixtures: Path, tmp_path: Path) -> None:
     for file in (fixtures / "dumps" / "cpu").iterdir():
         shutil.copy(file, tmp_path)
     stage = next(tmp_path.glob("*.0018.*")).as_uri()
-    assert "copy(%transpose" in execute(client, "peekDiff", stage)["text"]
     client.open(stage, Path(stage.removeprefix("file://")).read_text())
     found = client.about("codeLens", stage)
     titles = [one["command"]["title"] for one in found]

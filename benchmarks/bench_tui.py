@@ -54,9 +54,14 @@ async def shown(pilot: Pilot[None]) -> None:
 
 
 async def drawn(pilot: Pilot[None]) -> None:
-    """Until the messages that are waiting were handled, drawing among them."""
-    done = asyncio.Event()
-    pilot.app.call_after_refresh(done.set)
+    """Until the keys and messages that are waiting were handled, drawing among them."""
+    app = pilot.app
+    handed, done = asyncio.Event(), asyncio.Event()
+    app.call_later(handed.set)
+    await handed.wait()
+    while isinstance(app, DashboardApp) and app.typing:
+        await asyncio.sleep(0)
+    app.call_after_refresh(done.set)
     await done.wait()
 
 
@@ -119,6 +124,12 @@ async def measure(run: Run, started: Clock) -> None:
         await shown(pilot)
         row("overview shown", [clock.read()])
         row("key answered on the overview", [await key(pilot, name) for name in ["l", "h"] * 10])
+        app.look_ahead()
+        while app.ahead is None or app.ahead:  # somebody reads the overview meanwhile
+            await asyncio.sleep(0.1)
+        visits = [await key(pilot, name) for name in ["3", "4", "5", "6", "7", "8", "9", "0", "minus"]]
+        row("key answered by a screen's first visit", visits)
+        await shown(pilot)
     kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(f"{'memory at most':<46} {kib / 1024:>8,.0f} MiB")
 

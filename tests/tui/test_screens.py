@@ -141,12 +141,19 @@ async def test_stages_side_by_side_events_and_the_way_of_one_instruction() -> No
         await press(pilot, "s", "z")
         assert " │ " not in lines(pilot, "#pane")
     async with dashboard(CPU, start=Place("stages", None, "why", "copy")) as pilot:
+        assert "  made by [13] HLO_passes_through_layout_assignment/layout-assignment" in lines(pilot, "#pane")
         assert "history" in lines(pilot, "#pane") and "where its layout comes from" in lines(pilot, "#pane")
         await press(pilot, "f")
-        assert "only stages that touched copy" in status(pilot)
+        assert "only stages that touched copy" in pilot.app.screen.query_one(StatusLine).place
         assert len(pilot.app.screen.query_one(StageTable).stages) < 10
         await press(pilot, "f")
         assert len(pilot.app.screen.query_one(StageTable).stages) == 27
+        await ask(pilot, "i", "build_corpus.py:296 ")
+        found = lines(pilot, "#pane")
+        assert " instructions match" in found and "%" in found
+        await pilot.resize_terminal(80, 24)
+        await press(pilot, "y")
+        assert any(line.rstrip().endswith("copied the line") for line in picture(pilot))
 
 
 async def test_fusion_filters_bars_and_the_reason_of_a_pair() -> None:

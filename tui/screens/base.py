@@ -40,6 +40,9 @@ T = TypeVar("T")
 LEAST = (40, 10)
 """Columns and lines below which one line says that it is too small; from 80×24 on everything has its room."""
 
+_FIRST_DRAWN_SECONDS = 0.05
+"""How long work waits for the screen that asks for it to be drawn."""
+
 WIDE = 130
 """Columns from which panes stand beside one another."""
 
@@ -62,6 +65,8 @@ class RunScreen(Screen[None]):
     """As `navigation.SCREENS` lists it."""
     PROMPTS: ClassVar[dict[str, str]] = {}
     """What is asked for by this screen's own questions."""
+    NO_MATCH: ClassVar[str] = "g goes to an instruction by its name"
+    """What is said where a search finds nothing."""
     LEGEND: ClassVar[str] = ""
     """What help says below the keys."""
 
@@ -99,6 +104,7 @@ class RunScreen(Screen[None]):
         self._started = False
         self.begun = False
         """Whether it was ever shown."""
+        self._begun_at = 0.0
         self._came_from: LinePane | None = None
 
     @property
@@ -127,7 +133,7 @@ class RunScreen(Screen[None]):
     def begin(self) -> None:
         """Start, once: a screen may have been made ahead of its first visit."""
         if not self.begun and self._started:
-            self.begun = True
+            self.begun, self._begun_at = True, time.monotonic()
             self.at(self.where())
             self.start()
 
@@ -189,6 +195,8 @@ class RunScreen(Screen[None]):
         def job() -> None:
             worker = get_current_worker()
             last = [0.0]
+            # Two threads take turns: what the screen looks like comes before what it is to tell.
+            time.sleep(max(0.0, self._begun_at + _FIRST_DRAWN_SECONDS - time.monotonic()))
 
             def progress(done: int, total: int) -> None:
                 now = time.monotonic()
@@ -347,7 +355,8 @@ class RunScreen(Screen[None]):
         if not self.is_pattern(text):
             return
         count = pane.find(text or None)
-        self.say(f"{count:,} lines match; n and N go on" if text else "")
+        more = "n and N go on" if count else self.NO_MATCH
+        self.say(f"{count:,} lines match; {more}" if text else "")
 
     def is_pattern(self, text: str) -> bool:
         """Whether a text is a regular expression; says so where it is none."""

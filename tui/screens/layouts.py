@@ -105,7 +105,6 @@ free: the layouts differ only in dimensions of size 1, no byte moves
         """Cause chain, remedy, life and picture."""
         if not isinstance(item, CopyRow):
             return ()
-        width = max(30, self.detail.size.width - 4)
         out = [plain(f"{item.copy}  in {item.computation}", "heading", instruction=item.copy, stage=item.cause.stage)]
         out.append(
             plain(f"  copies {item.operand}: {item.from_layout} → {item.to_layout}", "", instruction=item.operand)
@@ -114,7 +113,7 @@ free: the layouts differ only in dimensions of size 1, no byte moves
         as_what = f" as {item.also[-1]}" if item.also else ""
         out.append(plain(f"  gone after {item.gone}" if item.gone else f"  the last stage still has it{as_what}"))
         out += [plain(), plain("why", "heading")]
-        out += _folded(item.cause.sentence, width)
+        out.append(plain(f"  {item.cause.sentence}"))
         for title, chain in (("the use wants", item.cause.chain), ("the definition has", item.cause.given)):
             if chain:
                 out += [plain(), plain(title, "heading"), *(_link(depth, link) for depth, link in enumerate(chain))]
@@ -122,13 +121,13 @@ free: the layouts differ only in dimensions of size 1, no byte moves
         if lost is not None:
             out += [plain(), plain("the attempt to spare it", "heading")]
             told = f"{lost.layout} was asked for by the {lost.by} (priority {lost.priority}), {lost.held} stayed"
-            out += _folded(f"{told}: {lost.because}", width)
+            out.append(plain(f"  {told}: {lost.because}"))
         out += [plain(), plain("remedy", "heading")]
         if item.remedy is None:
             out.append(plain("  none is known"))
         else:
             one = item.remedy
-            out += _folded(one.change, width)
+            out.append(plain(f"  {one.change}"))
             out.append(
                 plain(
                     f"  copies {one.copies_before} → {one.copies_after}, "
@@ -196,12 +195,6 @@ def _link(depth: int, link: Link) -> Line:
         f" (priority {link.priority}{must})",
         "", instruction=link.instruction,
     )  # fmt: skip
-
-
-def _folded(text: str, width: int) -> list[Line]:
-    from textwrap import wrap
-
-    return [plain(f"  {part}") for part in wrap(text, width)]
 
 
 def _both(run: Run, row: CopyRow) -> list[Line]:

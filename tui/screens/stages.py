@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -42,9 +43,10 @@ class StagesScreen(RunScreen):
     """Timeline and stage side by side; below one another on a narrow terminal."""
 
     NAME = "stages"
+    NO_MATCH = "i searches all instructions of the stage, their source lines too"
     PROMPTS = {
         "pass": "show only passes that hold",
-        "name": "find instructions in this stage (regular expression over the line: names, opcodes, op_name)",
+        "name": "find instructions in this stage (regular expression over names, opcodes, op_name, FILE.py:LINE)",
         "follow": "show only stages that touched this instruction",
     }
     LEGEND = """
@@ -277,13 +279,15 @@ class StagesScreen(RunScreen):
 
     def _find(self, pattern: str, stage: int, work: Work) -> list[Line]:
         """Instructions of the stage that match; where there is none, the last stage that has one."""
-        found = place_lines(self.run.search(pattern, stage, limit=20_000, cancelled=work.cancelled), pattern)
+        wanted = with_source_lines(self.run, stage, pattern)
+        found = place_lines(self.run.search(wanted, stage, limit=20_000, cancelled=work.cancelled), pattern)
         if len(found) > 1:
             return found
         for other in reversed(range(len(self.run.outline))):
             if work.cancelled():
                 break
-            if next(self.run.search(pattern, other, limit=1, cancelled=work.cancelled), None) is not None:
+            wanted = with_source_lines(self.run, other, pattern)
+            if next(self.run.search(wanted, other, limit=1, cancelled=work.cancelled), None) is not None:
                 text = f"Stage {other} is the last that has one: enter goes there."
                 return [*found, Line(text, "name", None, other, ((text, "name"),))]
         return [*found, Line("No other stage has one either.", "note")]
@@ -442,6 +446,25 @@ class StagesScreen(RunScreen):
         self._changed_only = not self._changed_only
         self._fill(self._stage, again=False)
         self.say("only passes that changed something" if self._changed_only else "all passes")
+
+
+def with_source_lines(run: Run, stage: int, pattern: str) -> str:
+    """A pattern that also finds the instructions made by a Python line that it matches, as ``FILE:LINE function``.
+
+    Texts name lines by numbers of a table in front of the module.
+    """
+    compiled = re.compile(pattern)
+    frames = run.stage_index(stage).stack_frames
+    found = [
+        str(number)
+        for number in range(1, len(frames.stack_frames) + 1)
+        if any(compiled.search(f"{one.file}:{one.line} {one.function}") for one in frames.resolve(number))
+    ]
+    if not found:
+        return pattern
+    flags = re.match(r"\(\?[aiLmsux]+\)", pattern)
+    head = flags[0] if flags is not None else ""
+    return f"{head}(?:{pattern[len(head) :]})|stack_frame_id=(?:{'|'.join(found)})\\b"
 
 
 def _headline(summary: Summary) -> str:

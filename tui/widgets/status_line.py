@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from textual.widgets import Static
 
+from hloscope.tui.show import clipped
+
+_LEAST_PLACE = 12
+"""Columns that the place keeps beside a long message."""
+
 
 class StatusLine(Static):
     """One line: the place on the left, a message after it until the next move."""
@@ -25,5 +30,13 @@ class StatusLine(Static):
         self.place, self.message = place, ""
         self._draw()
 
+    def on_resize(self) -> None:
+        """Another room for the two."""
+        self._draw()
+
     def _draw(self) -> None:
-        self.update(self.place + (f"   {self.message}" if self.message else ""), layout=False)
+        place, room = self.place, self.content_size.width
+        if self.message and 0 < room < len(place) + 3 + len(self.message):
+            # What just happened is told once; where one is can be seen in other ways, too.
+            place = clipped(place, max(_LEAST_PLACE, room - 3 - len(self.message)))
+        self.update(place + (f"   {self.message}" if self.message else ""), layout=False)

@@ -45,6 +45,16 @@ def _rsqrt(x: Array) -> Array:
     return np.reciprocal(np.sqrt(x))
 
 
+def _log1p_complex(z: Array) -> Array:
+    """numpy's loses the real part of small numbers: there |1 + z|^2 - 1 is computed without the 1."""
+    x, y = (np.asarray(part).astype(np.float64) for part in (np.real(z), np.imag(z)))
+    small = np.abs(z) < 0.5
+    real = np.where(small, 0.5 * np.log1p(np.where(small, x * (2 + x) + y * y, 0)), np.real(np.log1p(z)))
+    out = np.empty(z.shape, z.dtype)
+    np.real(out)[...], np.imag(out)[...] = real, np.arctan2(y, 1 + x)
+    return out
+
+
 def _logistic(x: Array) -> Array:
     one = x.dtype.type(1)
     return one / (one + np.exp(-x))
@@ -74,7 +84,7 @@ _UNARY: Mapping[str, ByKind] = MappingProxyType(
         "exponential": {"float": np.exp, "complex": np.exp},
         "exponential-minus-one": {"float": np.expm1, "complex": np.expm1},
         "log": {"float": np.log, "complex": np.log},
-        "log-plus-one": {"float": np.log1p, "complex": np.log1p},
+        "log-plus-one": {"float": np.log1p, "complex": _log1p_complex},
         "logistic": {"float": _logistic, "complex": _logistic},
         "tanh": {"float": np.tanh, "complex": np.tanh},
         "sine": {"float": np.sin, "complex": np.sin},

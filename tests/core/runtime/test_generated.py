@@ -247,6 +247,9 @@ def unary(cases: Cases, rng: Rng) -> None:
         for element in ("c64", "c128") if opcode != "cbrt" else ():
             z = (rng.uniform(-3, 3, (2, 7)) + 1j * rng.uniform(-3, 3, (2, 7))).astype(lookup(element).dtype)
             cases.add(shape_of(z), opcode, z, ulp=64)
+    for element in ("c64", "c128"):
+        z = (rng.uniform(-1e-2, 1e-2, 40) + 1j * rng.uniform(-1e-2, 1e-2, 40)).astype(lookup(element).dtype)
+        cases.add(shape_of(z), "log-plus-one", z, ulp=16)
 
 
 def binary(cases: Cases, rng: Rng) -> None:
@@ -339,6 +342,11 @@ def conversions(cases: Cases, rng: Rng) -> None:
                     result = shape
                 x = whole(rng, source, shape)
                 cases.add(typed(target, result), "bitcast-convert", x)
+    for element in FLOAT8[:2]:
+        every = np.arange(256, dtype=np.uint8).view(lookup(element).dtype)
+        for exponent, mantissa in ((3, 2), (4, 1), (5, 2), (2, 3)):
+            attrs = f"exponent_bits={exponent}, mantissa_bits={mantissa}"
+            cases.add(shape_of(every), "reduce-precision", every, attrs=attrs)
 
 
 # ---------------------------------------------------------------- data movement

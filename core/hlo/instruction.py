@@ -133,7 +133,7 @@ class HloInstruction:
             users = operand._users
             if users is None:
                 operand._users = node
-            elif type(users) is dict:
+            elif isinstance(users, dict):
                 users[node] = users[node] + 1 if node in users else 1
             else:
                 operand._users = {node: 2} if users is node else {users: 1, node: 1}

@@ -24,6 +24,8 @@ from hloscope.core.text.reading import AttributeSplit, Reading, Stop, TooDeep, w
 from hloscope.core.text.scan import BLANKS, attribute_end, instruction_end, match_bracket, skip_blank, value_end
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hloscope.core.hlo.shape import Shape
 
 _ATTR = re.compile(rf"{BLANKS},{BLANKS}([A-Za-z_][\w.\-]*){BLANKS}={BLANKS}", re.S)
@@ -131,7 +133,9 @@ class BodyReader:
         shapes, splits, lookup = reading.shapes, reading.splits, defined.__getitem__
         make = HloInstruction.loaded
         end = reading.pos
-        for found in iter(LINE.scanner(text, end).match, None):
+        # Where one match ends the next begins; the stubs do not have it.
+        match: Callable[[], re.Match[str] | None] = LINE.scanner(text, end).match  # pyright: ignore
+        for found in iter(match, None):
             root, name, shape_text, opcode, operands, before, after = found.group(2, 3, 4, 5, 6, 7, 9)
             payload = None
             arguments: list[HloInstruction] = []
@@ -325,7 +329,10 @@ class BodyReader:
                 break
             key, at = attr[1], attr.end()
             again = key in places
-            if again:
+            # XLA itself prints the statistics of a sugared start twice, which its parser then refuses.
+            if again and key == "statistics" and sugar is not None and text.startswith(attrs[key] or " ", at):
+                reading.object(f"attribute {key} is given twice", *attr.span(1))
+            elif again:
                 what = f"attribute {key} is given twice"
                 reading.twice(what, *attr.span(1), key_at.get(key, places[key]), "duplicate-attribute")
             key_at.setdefault(key, attr.start(1))

@@ -283,6 +283,7 @@ frontend_attributes={k="v"}, statistics={visualizing_index=1,m=3}
 def test_exact_text_has_what_xla_adds_and_drops() -> None:
     text = print_module(as_xla_reads(load_module(ORACLE)), PrintOptions.xla())
     assert text.split("\n", 1)[1].rstrip() == PRINTED.rstrip()
+    assert print_module(as_xla_reads(load_module(text)), PrintOptions.xla()) == text
 
 
 SETTINGS_MODULE = """HloModule t

@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -36,7 +36,7 @@ Taken = tuple[float, float]
 
 
 @contextmanager
-def dump_folder(given: Path | None, instructions: int, stages: int) -> Iterator[Path]:
+def dump_folder(given: Path | None, instructions: int, stages: int) -> Generator[Path]:
     """The dump: given, or made."""
     if given is not None:
         yield given

@@ -158,7 +158,7 @@ class DashboardApp(App[None]):
             self.look_ahead()
 
     def look_ahead(self) -> None:
-        """Import, then make the other screens while nobody types, so that the first visit of one keeps no key waiting."""
+        """Import, then make the other screens while nobody types: the first visit of one keeps no key waiting."""
 
         def imported() -> None:
             import_all()

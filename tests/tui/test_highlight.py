@@ -55,8 +55,8 @@ def test_two_lines_come_back_whole_with_their_difference_marked(before: str, aft
 
 
 def test_a_line_is_wrapped_at_attributes_else_at_blanks() -> None:
-    rows = ["".join(text for text, _ in row) for row in wrapped(pieces("%a.1 = f32[9,136,7]{2,1,0} parameter(0)"), 32, 2)]
-    assert rows == ["%a.1 = f32[9,136,7]{2,1,0} ", "  parameter(0)"]
+    found = wrapped(pieces("%a.1 = f32[9,136,7]{2,1,0} parameter(0)"), 32, 2)
+    assert ["".join(text for text, _ in row) for row in found] == ["%a.1 = f32[9,136,7]{2,1,0} ", "  parameter(0)"]
 
 
 def test_what_differs_is_the_word() -> None:

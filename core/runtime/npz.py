@@ -67,6 +67,9 @@ def write(path: str | Path, *, inputs: Sequence[Array] = (), outputs: Sequence[A
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(buffer.getbuffer())  # a device or a pipe: a file put in its place would end it
+            return
         part.write_bytes(buffer.getbuffer())
         part.replace(target)
     except OSError as error:

@@ -76,8 +76,8 @@ def _listed(section: Section) -> str:
 
 _NAMES = {
     "slash": "/", "question_mark": "?", "right_square_bracket": "]", "left_square_bracket": "[", "minus": "-",
-
-    "greater_than_sign": ">", "less_than_sign": "<", "apostrophe": "'", "colon": ":", "plus": "+", "equals_sign": "=", "underscore": "_", "full_stop": ".",
+    "greater_than_sign": ">", "less_than_sign": "<", "apostrophe": "'", "colon": ":", "plus": "+", "equals_sign": "=",
+    "underscore": "_", "full_stop": ".",
 }  # fmt: skip
 
 

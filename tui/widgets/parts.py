@@ -1,7 +1,7 @@
 """Styles of parts of a line, a bar, a map: one table for the whole dashboard.
 
 They are component classes of the application, not of each widget: a style sheet is matched against every component
-class of every widget whenever a screen is shown, and three panes with thirty parts each would keep a key waiting for it.
+class of every widget whenever a screen is shown, and three panes with thirty parts each keep a key waiting.
 """
 
 from __future__ import annotations

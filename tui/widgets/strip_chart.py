@@ -138,8 +138,7 @@ class StripChart(Widget, can_focus=True):
         most = max(row.instructions_after for row in self._rows) or 1
         slowest = max((row.ns or 0 for row in self._rows), default=0)
         styles = {
-            key: part(self, f"strip--{key}")
-            for key in ("bar", "changed", "time", "bytes", "cursor", "note", "warning")
+            key: part(self, f"strip--{key}") for key in ("bar", "changed", "time", "bytes", "cursor", "note", "warning")
         }
         base = self.rich_style
         count = f"{most:,}"[: _GUTTER - 1].rjust(_GUTTER - 1) + " "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +238,14 @@ def test_run_says_where_it_cannot_go_on(tmp_path: Path) -> None:
     npz.write(wrong, inputs=[np.zeros(3, np.float32)])
     done = command(str(module), "--args", str(wrong))
     assert done.stderr == f"hloscope: {wrong}: argument 0 for parameter x is f32[3], expected f32[2]\n"
+
+
+def test_arrays_go_into_a_pipe_and_do_not_replace_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    npz.write(pipe, outputs=[np.ones(3, np.float32)])
+    reader.join(timeout=30)
+    assert got and got[0].startswith(b"PK") and pipe.is_fifo()

@@ -72,7 +72,14 @@ ENTRY main {
 
 
 def test_what_is_not_computed_is_named() -> None:
-    strange = {"op": "tpu.prng_random_bits", "in": [], "types": [], "attrs": {}, "regions": [], "out": []}
+    strange: dict[str, object] = {
+        "op": "tpu.prng_random_bits",
+        "in": [],
+        "types": [],
+        "attrs": {},
+        "regions": [],
+        "out": [],
+    }
     memory: list[list[object]] = [[0, "memref<4xf32>"], [1, "memref<4xf32>"]]
     options = EvaluationOptions(kernels=lambda _dialect, _body: wrapped([strange], memory))
     with pytest.raises(UnsupportedError, match="whose kernel has the operation tpu.prng_random_bits"):

@@ -104,7 +104,7 @@ def check_parallel(subject: Subject) -> Iterator[Finding]:
             continue
         where = " and ".join(str(d) for d in sorted(dims))
         kind = "programs" if subject.backend in ("triton", "mosaic_gpu") else f"steps of parallel dimension {where}"
-        if not walk.copied:
+        if not walk.copied or subject.backend in ("triton", "mosaic_gpu"):
             # Nothing is written but what the kernel itself stores or copies there.
             yield from _own_writes(subject, walk, plain, dims, kind)
             continue

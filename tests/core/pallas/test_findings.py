@@ -37,7 +37,7 @@ def test_nothing_is_found_in_kernels_that_are_right(kernels: Look) -> None:
     assert {rung.outcome for rung in rungs} == {"done"} and {rung.name for rung in rungs} == {"generic", "tpu"}
 
 
-@pytest.mark.parametrize("function", ["_atomic_sums", "_guarded", "_masked", "_lanes"])
+@pytest.mark.parametrize("function", ["_atomic_sums", "_guarded", "_masked", "_lanes", "_own_part"])
 def test_nothing_is_found_in_programs_that_are_right(kernels: Look, function: str) -> None:
     looked = kernels("programs.py")
     found = [one for one in [*looked.static.findings, *looked.ran[0]] if one.call == function]

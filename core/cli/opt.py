@@ -188,7 +188,16 @@ def _write(module: HloModule, output: str | None) -> None:
     if output in (None, "-"):
         put(sys.stdout)
         return
+    if os.path.exists(output) and not os.path.isfile(output):
+        # A device or a pipe is written into; a file put in its place would be no device any more.
+        try:
+            with open(output, "w", encoding="utf-8", errors="surrogateescape") as out:
+                put(out)
+        except OSError as error:
+            raise DumpError(error.strerror or str(error), path=output) from error
+        return
     # The whole text is there before the name is, so that a full disk leaves the old file alone.
+    output = os.path.realpath(output)
     partial = f"{output}.part"
     try:
         with open(partial, "w", encoding="utf-8", errors="surrogateescape") as out:

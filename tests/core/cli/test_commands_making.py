@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ ENTRY %main.1 (p: f32[4]) -> f32[4] {
 
 PROGRAM = """\
 import sys
+import threading
 import jax, jax.numpy as jnp
 print("out", jax.jit(lambda x: jnp.sin(x).sum())(jnp.arange(8.0)))
 print("err", file=sys.stderr)
@@ -351,3 +354,21 @@ def test_capture_in_python(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[1].startswith("UsageError the function cannot be lowered for cpu")
     with load(str(tmp_path / "kept")) as run:
         assert run.source.kind == "ledger"
+
+
+def test_a_module_goes_into_a_pipe_and_through_a_link(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file put in the place of a device would end it for the whole machine."""
+    pipe, link, real = tmp_path / "pipe", tmp_path / "link", tmp_path / "real"
+    os.mkfifo(pipe)
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
+    reader.start()
+    assert hloscope(capsys, "opt", "--passes", "algsimp", tiny, "-o", pipe, "--force")[0] == 0
+    reader.join(timeout=30)
+    assert pipe.is_fifo() and got and got[0].startswith("HloModule tiny")
+    real.write_text("")
+    link.symlink_to(real)
+    assert hloscope(capsys, "opt", "--passes", "algsimp", tiny, "-o", link, "--force")[0] == 0
+    assert link.is_symlink() and real.read_text() == got[0]

@@ -150,8 +150,14 @@ class PropagateCallMetadata:
                     continue
                 prefix = _op_name(call).removesuffix("/")
                 if prefix:
+                    wanted: dict[HloInstruction, str] = {}
                     for callee in call.called_computations:
-                        changed |= _propagate(callee, prefix)
+                        _collect(callee, prefix, wanted)
+                    if wanted and (step := ctx.gate("propagate-name", call)):
+                        for node, name in wanted.items():
+                            _set_op_name(node, name)
+                        step.done(detail=f"{len(wanted)} names")
+                        changed = True
         return changed
 
 
@@ -160,17 +166,15 @@ def _op_name(node: HloInstruction) -> str:
     return found[1] if found else ""
 
 
-def _propagate(computation: HloComputation, prefix: str) -> bool:
-    changed = False
+def _collect(computation: HloComputation, prefix: str, wanted: dict[HloInstruction, str]) -> None:
+    """The names that a computation's instructions, and those that they run, are to have under a prefix."""
     for node in computation.post_order():
         name = _op_name(node).strip("/")
         if not name.startswith(prefix) and len(prefix) + len(name) < _MAX_NAME:
-            _set_op_name(node, f"{prefix}/{name}" if name else prefix)
-            changed = True
+            wanted[node] = f"{prefix}/{name}" if name else prefix
         if node.opcode in ("while", "conditional", "async-start"):
             for callee in node.called_computations:
-                changed |= _propagate(callee, prefix)
-    return changed
+                _collect(callee, prefix, wanted)
 
 
 def _set_op_name(node: HloInstruction, name: str) -> None:
@@ -209,8 +213,17 @@ class SanitizeConstantNames:
                 while wanted in taken:
                     number += 1
                     wanted = f"{re.sub(r'_[0-9]+$', '', plain)}_{number}"
+                if wanted == one.name:
+                    taken.add(wanted)
+                    continue
+                step = ctx.gate("sanitize-name", one)
+                if not step:
+                    taken.add(one.name)
+                    continue
                 taken.add(wanted)
-                if wanted != one.name:
-                    one.rename(wanted)
-                    changed = True
+                # Later decisions name the constant as it came, whether or not this one was refused.
+                ctx.lineage.derive(one, one.name)
+                one.rename(wanted)
+                step.done(one)
+                changed = True
         return changed

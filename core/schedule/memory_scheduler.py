@@ -52,6 +52,7 @@ class HloMemoryScheduler:
             raise UsageError(f"no scheduler {algorithm!r}", hint=f"there are {', '.join(SCHEDULERS)} and best")
         analysis = AliasAnalysis(module, AliasInfo() if on_cpu else GpuAliasInfo())
         order, peaks = choose_schedule(analysis, algorithm, place_async=not on_cpu)
+        order = {one: nodes if ctx.gate("order", computation=one) else one.post_order() for one, nodes in order.items()}
         if ctx.ledger.enabled:
             chosen = min(peaks, key=lambda one: (peaks[one], list(peaks).index(one)))
             ctx.ledger.emit(

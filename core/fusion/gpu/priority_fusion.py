@@ -269,7 +269,8 @@ class _Run:
     def _constants(self, computation: HloComputation, users: UserOrder) -> None:
         """Pull constants of one element into every user that can hold them.
 
-        That is no part of the cost model and costs no fuel, so the gate is not asked: numbers of decisions stay XLA's.
+        That is no part of the cost model and costs no fuel in XLA; here the gate is asked, after all merges of the
+        computation, so that a bisection can name it.
         """
         for constant in computation.instructions:
             if constant.opcode != "constant" or not constant.shape.is_array or constant.shape.element_count > 1:
@@ -277,7 +278,10 @@ class _Run:
             for user in users.of(constant):
                 if not can_fuse_constant(constant, user, self._model.device):
                     continue
-                self._fuse(constant, user, users)
+                step = self._ctx.gate("fuse-constant", constant, others=(user,))
+                if not step:
+                    continue
+                step.done(self._fuse(constant, user, users))
                 self._outcome.changed = True
             if not constant.user_count and not constant.is_root:
                 users.forget(constant, ())

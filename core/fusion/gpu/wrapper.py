@@ -79,7 +79,6 @@ class RenameFusions:
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
         """Every fusion that is not custom; it reports a change always, as XLA's does."""
-        del ctx
         changed = False
         for computation in module.post_order():
             if computation.is_fusion:
@@ -88,10 +87,16 @@ class RenameFusions:
                 kind = str(one.attr("kind"))[1:].lower() if one.opcode == "fusion" else "custom"
                 if kind == "custom":
                     continue
+                step = ctx.gate("rename", one)
+                if not step:
+                    continue
+                # Later decisions name the fusion as it came, whether or not this one was refused.
+                ctx.lineage.derive(one, one.name)
                 view = FusionView(one)
                 heroes = sorted({non_trivial_hero(root, view).opcode for root in view.roots()})
                 names = "_".join(heroes).replace("-", "_")
                 one.rename(f"{kind}_{names}_fusion")
                 one.callee().rename(f"fused_{names}")
+                step.done(one)
                 changed = True
         return changed

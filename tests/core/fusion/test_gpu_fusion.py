@@ -151,15 +151,17 @@ def test_a_budget_of_parameters_is_kept() -> None:
     assert all(one.operand_count < 96 for one in module.entry.instructions if one.opcode == "fusion")
 
 
-def test_small_constants_go_into_every_user_without_fuel() -> None:
+@pytest.mark.parametrize(("fuel", "body"), [(None, ["constant", "broadcast", "multiply"]), (1, ["broadcast", "multiply"])])
+def test_small_constants_go_into_every_user_after_the_merges(fuel: int | None, body: list[str]) -> None:
     module, decisions = fused(
         """p = f32[64]{0} parameter(0)
-        c = f32[1]{0} constant({2})
-        b = f32[64]{0} broadcast(f32[] f), dimensions={}
+        f = f32[] constant(2)
+        b = f32[64]{0} broadcast(f), dimensions={}
         ROOT m = f32[64]{0} multiply(p, b)
-        """.replace("c = f32[1]{0} constant({2})", "f = f32[] constant(2)").replace("f32[] f", "f")
+        """,
+        fuel=fuel,
     )
-    assert fusions(module) == [("kLoop", ["constant", "broadcast", "multiply"])]
+    assert fusions(module) == [("kLoop", body)]
     assert [one.subject for one in decisions if one.verdict == "fused"] == ["b"]
 
 

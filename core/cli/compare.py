@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -16,6 +16,8 @@ from hloscope.core.views.why import without_metadata
 
 CHANGES = 20
 """Changes of the first divergence that are shown."""
+NAMES = 4
+"""Passes of one reason that are named."""
 
 
 @click.command("compare", epilog="Example: hloscope compare good_dump/ bad_dump/ --module train_step")
@@ -44,9 +46,16 @@ def _keys(found: Compared) -> dict[str, object]:
     return {
         "first_divergence": None if found.first is None else _divergence(found.first),
         "stages": [
-            {"a": one.a, "b": one.b, "pipeline": one.pipeline, "pass": one.pass_name, "same": one.same}
+            {
+                "a": one.a,
+                "b": one.b,
+                "pipeline": one.pipeline,
+                "pass": one.pass_name,
+                "same": one.same,
+                "why": one.why,
+            }
             for one in found.stages
-        ],
+        ],  # fmt: skip
         "notes": list(found.notes),
     }
 
@@ -71,10 +80,17 @@ def _show(a: Run, b: Run, found: Compared, every: bool) -> None:
     for note in found.notes:
         print(f"note: {note}")
     common = sum(one.same is not None for one in found.stages)
-    print(f"{len(a)} and {len(b)} stages, {common} in both; {found.only_a} only in A, {found.only_b} only in B")
+    alike = sum(one.same is True for one in found.stages)
+    print(
+        f"{len(a)} and {len(b)} stages, {common} in both, {alike} of them in the same state; "
+        f"{found.only_a} only in A, {found.only_b} only in B"
+    )
     if every:
         for one in found.stages:
             print(_line(one))
+    else:
+        for line in _reasons(found.stages):
+            print(line)
     first = found.first
     if first is None:
         print("no difference in any common stage")
@@ -85,8 +101,10 @@ def _show(a: Run, b: Run, found: Compared, every: bool) -> None:
         print("  they are different programs from the start")
     else:
         print(f"  last the same after stage {first.last_same[0]} of A, {first.last_same[1]} of B")
-    for name in first.between:
+    for name in first.between[:CHANGES]:
         print(f"  in between, {name}")
+    if len(first.between) > CHANGES:
+        print(f"  in between, {len(first.between) - CHANGES} more: --stages")
     for line in first.diff.header:
         print(f"  header: {line}")
     changes = list(_changes(first))
@@ -100,7 +118,20 @@ def _line(one: ComparedStage) -> str:
     mark = {True: "=", False: "≠", None: "A" if one.b is None else "B"}[one.same]
     a = "-" if one.a is None else str(one.a)
     b = "-" if one.b is None else str(one.b)
-    return f"  {mark} {a:>4} {b:>4}  {one.pipeline}/{one.pass_name}"
+    return f"  {mark} {a:>4} {b:>4}  {one.pipeline}/{one.pass_name}{f'  ({one.why})' if one.why else ''}"
+
+
+def _reasons(stages: Sequence[ComparedStage]) -> Iterator[str]:
+    """One line for each reason why a side lacks rows, with the passes that it is about."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in stages:
+        if one.why is not None:
+            passes = found.setdefault(("A" if one.b is None else "B", one.why), [])
+            passes.append(one.pass_name)
+    for (side, why), passes in found.items():
+        names = list(dict.fromkeys(passes))
+        shown = ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES} more" if len(names) > NAMES else "")
+        yield f"  only {side}, {len(passes)}: {shown} ({why})"
 
 
 def _changes(one: Divergence) -> Iterator[tuple[str, str]]:

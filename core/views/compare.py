@@ -1,7 +1,8 @@
 """Two compiles of one program side by side: which passes both have, and the first state at which they part.
 
-Rows are lined up by pipeline and pass name. Two states are the same when no instruction differs by more than its name,
-its metadata or the tables behind it.
+Rows are lined up by pipeline, round of a pipeline that is repeated, and pass name. Two states are the same when they
+compute the same in the same way: names, metadata, the tables behind it and the order of what is not scheduled do not
+count.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
+from hloscope.core.errors import HloscopeError
 from hloscope.core.views.run import diff_runs
 from hloscope.core.views.stages import Cancelled, Progress, check
 
@@ -20,6 +22,18 @@ if TYPE_CHECKING:
     from hloscope.core.views.stages import StageRow
 
 _NO_CHANGE = frozenset({"metadata", "name"})
+_START = "pipeline-start"
+_PARTITIONER = (
+    "allow_spmd_sharding_propagation_to_parameters",
+    "allow_spmd_sharding_propagation_to_output",
+)
+"""Header flags that only a partitioner reads; compilers differ in whether they write them."""
+LATER_BYTES = 1 << 20
+"""After the runs part, states up to this size are compared by what they compute, larger ones to the letter."""
+_OURS_ALONE = {
+    "scheduling": "XLA orders a module after its passes, which no dump shows as a pass",
+    "buffer_assignment": "XLA assigns buffers after its passes, which no dump shows as a pass",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,8 @@ class ComparedStage:
     """Whether both are in the same state after it; None for a row that one side lacks."""
     exact: bool = False
     """Whether the texts are equal to the letter."""
+    why: str | None = None
+    """Why one side lacks the row, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +90,13 @@ class Compared:
 def compare_runs(a: Run, b: Run, *, cancelled: Cancelled | None = None, progress: Progress | None = None) -> Compared:
     """Line two runs up and find the first common row after which they differ.
 
-    After that row states are compared to the letter alone, since they were made from different ones. Raises
+    After that row large states are compared to the letter alone, since they were made from different ones. Raises
     CancelledError.
     """
-    rows = _lined_up(a.outline, b.outline)
+    keys = (_keys(a.outline), _keys(b.outline))
+    rows = _lined_up(*keys)
+    reasons = _Reasons(a, b, keys)
+    states = _States(a, b)
     stages: list[ComparedStage] = []
     first: Divergence | None = None
     last_same: tuple[int, int] | None = None
@@ -88,23 +107,31 @@ def compare_runs(a: Run, b: Run, *, cancelled: Cancelled | None = None, progress
             progress(number + 1, len(rows))
         row = a.outline[at] if at is not None else b.outline[bt or 0]
         if at is None or bt is None:
-            stages.append(ComparedStage(at, bt, row.pipeline, row.pass_name, None))
+            stages.append(ComparedStage(at, bt, row.pipeline, row.pass_name, None, why=reasons.of(at, bt)))
             between.append(f"{'A' if bt is None else 'B'}: {row.pass_name}")
             continue
         exact = a.stage_digest(at) == b.stage_digest(bt)
-        same = exact
-        if not exact and first is None:
+        same = exact or states.same(at, bt, later=first is not None)
+        if not same and first is None:
             diff = diff_runs(a, at, b, bt)
-            divergence = Divergence(at, bt, row.pipeline, row.pass_name, tuple(between), diff, last_same)
-            same = not divergence.real() and not _header_differs(diff)
-            if not same:
-                first = divergence
+            first = Divergence(at, bt, row.pipeline, row.pass_name, tuple(between), diff, last_same)
         stages.append(ComparedStage(at, bt, row.pipeline, row.pass_name, same, exact))
         if same:
             last_same = (at, bt)
             between.clear()
     only_a = sum(one.b is None for one in stages)
     only_b = sum(one.a is None for one in stages)
+    notes = [*_notes(a, b), *states.notes()]
+    if first is not None and first.last_same is None and a.source.by_core != b.source.by_core:
+        other = "B" if a.source.by_core else "A"
+        notes.append(
+            f"they start from different programs: hloscope compile {(b if a.source.by_core else a).source.path} "
+            f"--engine core starts from the first stage of {other}"
+        )
+    return Compared(tuple(stages), first, only_a, only_b, tuple(notes))
+
+
+def _notes(a: Run, b: Run) -> list[str]:
     notes: list[str] = []
     if a.source.module != b.source.module:
         notes.append(f"the modules have different names: {a.source.module} and {b.source.module}")
@@ -112,19 +139,145 @@ def compare_runs(a: Run, b: Run, *, cancelled: Cancelled | None = None, progress
         notes.append(f"the targets differ: {a.source.target} and {b.source.target}")
     if a.source.xla_build != b.source.xla_build and a.source.xla_build and b.source.xla_build:
         notes.append(f"the compilers differ: {a.source.xla_build} and {b.source.xla_build}")
-    return Compared(tuple(stages), first, only_a, only_b, tuple(notes))
+    return notes
 
 
-def _header_differs(diff: StageDiff) -> bool:
-    """Whether the module's header differs in more than its name and tables."""
-    return any(not line.startswith(("name", "HloModule")) for line in diff.header)
+class _States:
+    """Whether two states are the same, each pair of texts asked for once."""
+
+    def __init__(self, a: Run, b: Run) -> None:
+        self._a, self._b = a, b
+        self._known: dict[tuple[bytes, bytes], bool] = {}
+        self._hashes: dict[bytes, bytes | None] = {}
+        self._aside: dict[str, None] = {}
+
+    def same(self, at: int, bt: int, *, later: bool) -> bool:
+        """Of rows whose texts differ; `later` is for rows after the first that differs."""
+        a, b = self._a, self._b
+        if later and max(len(a.stage_bytes(at)), len(b.stage_bytes(bt))) > LATER_BYTES:
+            return False
+        key = (a.stage_digest(at), b.stage_digest(bt))
+        if key not in self._known:
+            self._known[key] = self._compare(at, bt, later)
+        return self._known[key]
+
+    def _compare(self, at: int, bt: int, later: bool) -> bool:
+        a, b = self._a, self._b
+        diff = None
+        if not later:
+            diff = diff_runs(a, at, b, bt)
+            if self._header_differs(at, bt, diff.header):
+                return False
+            if not any(set(one.what) - _NO_CHANGE for one in diff.modified) and not diff.added and not diff.removed:
+                return True
+        # Of equal instructions (two zeros, say) the diff may pair the wrong ones; what the whole computes decides.
+        left, right = self._hash(a, at), self._hash(b, bt)
+        return left is not None and left == right
+
+    def _header_differs(self, at: int, bt: int, lines: Sequence[str]) -> bool:
+        """Whether the headers differ in more than the name and what only a partitioner reads."""
+        aside = () if self._partitioned(at, bt) else _PARTITIONER
+        self._aside.update((line, None) for line in lines if line in aside)
+        return any(not line.startswith(("name", "HloModule")) and line not in aside for line in lines)
+
+    def _partitioned(self, at: int, bt: int) -> bool:
+        sides = (self._a.stage_index(at), self._b.stage_index(bt))
+        return any(one.header_attributes.get("num_partitions", "1") != "1" for one in sides)
+
+    def _hash(self, run: Run, index: int) -> bytes | None:
+        """What a state computes; None where its text cannot be read."""
+        from hloscope.core.hlo.hashing import computation_hash
+        from hloscope.core.text import load_module
+
+        digest = run.stage_digest(index)
+        if digest not in self._hashes:
+            try:
+                self._hashes[digest] = computation_hash(load_module(run.stage_text(index)).entry, {})
+            except HloscopeError:
+                self._hashes[digest] = None
+        return self._hashes[digest]
+
+    def notes(self) -> list[str]:
+        """What was left aside."""
+        if not self._aside:
+            return []
+        return [f"left aside in the header, since only a partitioner reads them: {', '.join(self._aside)}"]
 
 
-def _lined_up(a: Sequence[StageRow], b: Sequence[StageRow]) -> list[tuple[int | None, int | None]]:
+_Key = tuple[str, int, str]
+"""Pipeline, its round (1-based), pass."""
+
+
+class _Reasons:
+    """Why one side lacks a row."""
+
+    def __init__(self, a: Run, b: Run, keys: tuple[list[_Key], list[_Key]]) -> None:
+        self._keys = keys
+        self._ours = (a.source.by_core, b.source.by_core)
+        self._pipelines = [{key[0] for key in one} for one in keys]
+        self._rounds = [_last_rounds(one) for one in keys]
+
+    def of(self, at: int | None, bt: int | None) -> str | None:
+        """Of a row that only one side has; None where nothing is known."""
+        side = 0 if bt is None else 1
+        pipeline, turn, name = self._keys[side][(at if bt is None else bt) or 0]
+        reached = self._rounds[1 - side].get(pipeline, 0)
+        if reached and turn > reached:
+            return f"round {turn} of {pipeline}; the other side was done after {reached}"
+        if self._ours[0] == self._ours[1]:
+            return None
+        return self._of_ours(pipeline) if self._ours[side] else self._of_theirs(side, pipeline, name)
+
+    def _of_ours(self, pipeline: str) -> str:
+        return _OURS_ALONE.get(pipeline, "the other compiler did not run it here, or wrote no row for it")
+
+    def _of_theirs(self, side: int, pipeline: str, name: str) -> str:
+        from hloscope.core.passes.left_out import WHY
+        from hloscope.core.passes.registry import PASSES
+
+        if name in WHY:
+            return f"left out: {WHY[name]}".replace("`", "")
+        if pipeline in PASSES:
+            return f"a step inside {pipeline} that XLA writes down, not a pass"
+        if pipeline not in self._pipelines[1 - side]:
+            held = {key[2] for key in self._keys[side] if key[0] == pipeline}
+            inside = sorted(held & set(WHY))
+            for_these = f", which is for {', '.join(inside)}, left out" if inside else ""
+            return f"our compile has no pipeline {pipeline}{', which is empty' if held == {_START} else for_these}"
+        if name in self._pipelines[side]:
+            return f"the row of the pipeline {name}" + (
+                "" if name in self._pipelines[1 - side] else ", which our compile does not have"
+            )
+        if name in PASSES:
+            return f"our {pipeline} does not run it here"
+        return "not written"
+
+
+def _last_rounds(keys: Sequence[_Key]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for pipeline, turn, _ in keys:
+        found[pipeline] = max(turn, found.get(pipeline, 0))
+    return found
+
+
+def _keys(rows: Sequence[StageRow]) -> list[_Key]:
+    """What rows are lined up by. A pipeline that starts again right after itself is in its next round."""
+    found: list[_Key] = []
+    last, turn = "", 0
+    for row in rows:
+        # Dumps write the blanks of a name as underscores, a ledger of our own compile keeps them.
+        pipeline, name = row.pipeline.replace(" ", "_"), row.pass_name.replace(" ", "_")
+        if pipeline != last:
+            last, turn = pipeline, 1
+        elif name == _START:
+            turn += 1
+        found.append((pipeline, turn, name))
+    return found
+
+
+def _lined_up(a: Sequence[_Key], b: Sequence[_Key]) -> list[tuple[int | None, int | None]]:
     """Pairs of row numbers in order; None on the side that lacks a row."""
-    # Dumps write the blanks of a pipeline's name as underscores, a ledger of our own compile keeps them.
-    keys = [[(row.pipeline.replace(" ", "_"), row.pass_name) for row in rows] for rows in (a, b)]
-    matcher: SequenceMatcher[tuple[str, str]] = SequenceMatcher(None, keys[0], keys[1], autojunk=False)
+    matcher: SequenceMatcher[_Key] = SequenceMatcher(None, a, b, autojunk=False)
     found: list[tuple[int | None, int | None]] = []
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         if tag == "equal":

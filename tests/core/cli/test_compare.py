@@ -66,3 +66,83 @@ def test_our_own_ledger_and_its_dump_line_up(tmp_path: Path, capsys: pytest.Capt
     stages = json.loads(capsys.readouterr().out)["stages"]
     both = [one for one in stages if one["a"] is not None and one["b"] is not None]
     assert any("layout" in one["pipeline"] for one in both)
+
+
+def rows(*names: str) -> list[tuple[str, str]]:
+    """One stage for each ``pipeline.pass``, all in one state."""
+    return [(f"{number:04}.{name.replace('.', '.after_')}.before_x", NAMED) for number, name in enumerate(names, 1)]
+
+
+def test_what_only_a_partitioner_reads_is_left_aside_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag = "allow_spmd_sharding_propagation_to_output={true}"
+    head = [(name, text.replace("jit_f\n", f"jit_f, {flag}\n")) for name, text in BOTH]
+    head[1] = (head[1][0], head[1][1].replace("negate", "abs"))
+    code, answer = compare(capsys, write(tmp_path / "a", BOTH), write(tmp_path / "b", head))
+    assert code == 1 and [one["same"] for one in answer["stages"]] == [True, False]  # type: ignore[index, union-attr]
+    assert "allow_spmd_sharding_propagation_to_output" in str(answer["notes"])
+    parted = [
+        [(name, text.replace("jit_f", "jit_f, num_partitions=2")) for name, text in one] for one in (BOTH[:1], head[:1])
+    ]
+    code, answer = compare(capsys, write(tmp_path / "c", parted[0]), write(tmp_path / "d", parted[1]))
+    assert code == 1 and answer["notes"] == []
+
+
+def test_rounds_of_a_loop_line_up_from_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    turn = ["loop.pipeline-start", "loop.algsimp", "loop.dce"]
+    a, b = rows(*turn, "end.cse"), rows(*turn, *turn, *turn, "end.cse")
+    _, answer = compare(capsys, write(tmp_path / "a", a), write(tmp_path / "b", b))
+    stages = answer["stages"]
+    assert isinstance(stages, list)
+    assert [(one["a"], one["b"]) for one in stages if one["a"] is not None] == [(0, 0), (1, 1), (2, 2), (3, 9)]
+    assert [one["why"] for one in stages if one["a"] is None] == [
+        f"round {turn} of loop; the other side was done after 1" for turn in (2, 2, 2, 3, 3, 3)
+    ]
+
+
+def test_equal_constants_that_changed_places_are_no_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = HEAD.replace("parameter(0)\n", "parameter(0)\n  %C = f32[] constant(0)\n  %D = f32[] constant(0)\n")
+    one += (
+        "  %p = f32[5]{0} pad(%x, %C), padding=0_1\n  %q = f32[5]{0} pad(%x, %D), padding=1_0\n"
+        "  ROOT %n = f32[5]{0} subtract(%p, %q)\n}\n"
+    )
+    one = one.replace("-> f32[4]", "-> f32[5]")
+    a, b = (one.replace("%C", f"%{c}").replace("%D", f"%{d}") for c, d in (("k.1", "k.2"), ("k.2", "k.1")))
+    code, _ = compare(capsys, write(tmp_path / "a", [(BOTH[0][0], a)]), write(tmp_path / "b", [(BOTH[0][0], b)]))
+    assert code == 0
+
+
+def test_rows_that_we_lack_say_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "m.hlo"
+    source.write_text(NAMED)
+    assert run(["compile", str(source), "-o", str(tmp_path / "l")]) == 0
+    capsys.readouterr()
+    pipe, late = "HLO_passes_through_layout_assignment", "HLO_passes_after_layout_assignment"
+    b = rows(
+        f"{pipe}.pipeline-start", f"{pipe}.shape-canonicalizer", f"{pipe}.multi_output_fusion", f"{late}.pipeline-start",
+        f"{late}.dot-library-passes", "dot-library-passes.pipeline-start", "dot-library-passes.dot-library-rewriter",
+        "empty.pipeline-start", "copy-insertion.after_adding_copies",
+    )  # fmt: skip
+    run(["compare", str(tmp_path / "l"), str(write(tmp_path / "b", b)), "--json"])
+    stages = json.loads(capsys.readouterr().out)["stages"]
+    why = {(one["pipeline"], one["pass"]): one["why"] for one in stages if one["a"] is None}
+    assert why == {
+        (pipe, "shape-canonicalizer"):
+            "left out: they share memory between modules of one process and change no text",
+        (pipe, "multi_output_fusion"): f"our {pipe} does not run it here",
+        (late, "dot-library-passes"): "the row of the pipeline dot-library-passes, which our compile does not have",
+        ("dot-library-passes", "pipeline-start"):
+            "our compile has no pipeline dot-library-passes, which is for dot-library-rewriter, left out",
+        ("dot-library-passes", "dot-library-rewriter"):
+            "left out: library kernels, communication, threads: after layout assignment",
+        ("empty", "pipeline-start"): "our compile has no pipeline empty, which is empty",
+        ("copy-insertion", "after_adding_copies"):
+            "a step inside copy-insertion that XLA writes down, not a pass",
+    }  # fmt: skip
+    ours = {one["pipeline"]: one["why"] for one in stages if one["b"] is None}
+    assert ours["buffer assignment"].startswith("XLA assigns buffers after its passes")
+    run(["compare", str(tmp_path / "l"), str(tmp_path / "b")])
+    assert "only B, 1: shape-canonicalizer (left out: they share memory" in capsys.readouterr().out

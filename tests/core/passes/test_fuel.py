@@ -20,7 +20,7 @@ from hloscope.core.text import load_module, print_module
 
 UNCHANGING = {"hlo-verifier", "buffer-assignment"}
 """Passes that change no module."""
-PROGRAMS = ("cpu_scan_rnn", "cpu_switch_mix", "gpu_reduces", "gpu_multidot", "cpu_sort_mix", "cpu_fft_mix", "gpu_linalg")
+PROGRAMS = "cpu_scan_rnn cpu_switch_mix gpu_reduces gpu_multidot cpu_sort_mix cpu_fft_mix gpu_linalg".split()
 
 NARROW = """HloModule m
 

@@ -127,7 +127,7 @@ def _reasons(stages: Sequence[ComparedStage]) -> Iterator[str]:
     for one in stages:
         if one.why is not None:
             passes = found.setdefault(("A" if one.b is None else "B", one.why), [])
-            passes.append(one.pass_name)
+            passes.append(one.pipeline if one.pass_name == "pipeline-start" else one.pass_name)
     for (side, why), passes in found.items():
         names = list(dict.fromkeys(passes))
         shown = ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES} more" if len(names) > NAMES else "")

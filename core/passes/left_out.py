@@ -1,6 +1,6 @@
 """XLA's passes that the pipelines here leave out, and why: what the page on the optimizer and a comparison say of them.
 
-Names are those that dumps show. Source: ``openxla/xla:xla/service/cpu/cpu_compiler.cc``,
+Names are those that dumps show, pipelines' among them. Source: ``openxla/xla:xla/service/cpu/cpu_compiler.cc``,
 ``xla/service/gpu/gpu_compiler.cc``.
 """
 
@@ -31,7 +31,11 @@ def _row(backends: str, names: str, why: str, more: str = "") -> LeftOut:
 
 
 LEFT_OUT = (
-    _row("CPU", "async-collective-replacer",
+    _row("CPU GPU", "shardy-xla spmd-partitioning spmd-partitioner spmd-simplify spmd-cleanup after_spmd_partitioner",
+         "the partitioner: a module is compiled as it came, partitioned or not"),
+    _row("CPU GPU",
+         "async-collective-replacer async-collective-creator async-collective-annotator"
+         " gpu-convert-async-collectives-to-sync",
          "collectives stay synchronous here; their start and done forms are read, not made"),
     _row("CPU GPU", "associative-scan-rewriter scan-rewriter", "`scan_expander` writes every scan as a loop"),
     _row("CPU", "shape-canonicalizer literal-canonicalizer",
@@ -57,7 +61,16 @@ LEFT_OUT = (
          "annotate-host-compute host_compute_asyncifier host-offload-legalize"
          " convert-memory-placement-to-internal-annotations",
          "no values are held on the host here"),
-    _row("GPU", "sub_byte_collective_normalization", "after layout assignment"),
+    _row("GPU", "sub_byte_collective_normalization all-reduce-contiguous gpu-all-reduce-combiner",
+         "collectives after layout assignment"),
+    _row("GPU",
+         "splitk-rewriter gemm-fusion-swap-operands hoist-fused-bitcasts convert_triton_gemm_config"
+         " fusion-block-level-rewriter fusion-dynamic-memcpy-rewriter",
+         "they choose or prepare kernels, which are not tuned here"),
+    _row("GPU", "reduction-layout-normalizer reduction-dimension-grouper", "forms of reductions for the emitters"),
+    _row("GPU", "latency-hiding-scheduler remat-pipeline",
+         "the schedule is the memory scheduler's: nothing is overlapped or computed anew"),
+    _row("GPU", "rename-instructions scheduling-instruction-annotator", "names and notes for tools"),
 )  # fmt: skip
 """The table."""
 

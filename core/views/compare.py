@@ -107,7 +107,8 @@ def compare_runs(a: Run, b: Run, *, cancelled: Cancelled | None = None, progress
             progress(number + 1, len(rows))
         row = a.outline[at] if at is not None else b.outline[bt or 0]
         if at is None or bt is None:
-            stages.append(ComparedStage(at, bt, row.pipeline, row.pass_name, None, why=reasons.of(at, bt)))
+            why = reasons.of(at, bt, quiet=row.changed is False)
+            stages.append(ComparedStage(at, bt, row.pipeline, row.pass_name, None, why=why))
             between.append(f"{'A' if bt is None else 'B'}: {row.pass_name}")
             continue
         exact = a.stage_digest(at) == b.stage_digest(bt)
@@ -217,8 +218,8 @@ class _Reasons:
         self._pipelines = [{key[0] for key in one} for one in keys]
         self._rounds = [_last_rounds(one) for one in keys]
 
-    def of(self, at: int | None, bt: int | None) -> str | None:
-        """Of a row that only one side has; None where nothing is known."""
+    def of(self, at: int | None, bt: int | None, *, quiet: bool) -> str | None:
+        """Of a row that only one side has, `quiet` where it changed nothing; None where nothing is known."""
         side = 0 if bt is None else 1
         pipeline, turn, name = self._keys[side][(at if bt is None else bt) or 0]
         reached = self._rounds[1 - side].get(pipeline, 0)
@@ -226,28 +227,31 @@ class _Reasons:
             return f"round {turn} of {pipeline}; the other side was done after {reached}"
         if self._ours[0] == self._ours[1]:
             return None
-        return self._of_ours(pipeline) if self._ours[side] else self._of_theirs(side, pipeline, name)
+        return self._of_ours(pipeline, quiet) if self._ours[side] else self._of_theirs(side, pipeline, name)
 
-    def _of_ours(self, pipeline: str) -> str:
-        return _OURS_ALONE.get(pipeline, "the other compiler did not run it here, or wrote no row for it")
+    def _of_ours(self, pipeline: str, quiet: bool) -> str:
+        if pipeline in _OURS_ALONE:
+            return _OURS_ALONE[pipeline]
+        if quiet:
+            return "it changed nothing, and a dump may show only what changed something"
+        return "the other compiler did not run it here, or wrote no row for it"
 
     def _of_theirs(self, side: int, pipeline: str, name: str) -> str:
         from hloscope.core.passes.left_out import WHY
         from hloscope.core.passes.registry import PASSES
 
-        if name in WHY:
-            return f"left out: {WHY[name]}".replace("`", "")
+        if name in WHY or pipeline in WHY:
+            return f"left out: {WHY.get(name) or WHY[pipeline]}".replace("`", "")
         if pipeline in PASSES:
             return f"a step inside {pipeline} that XLA writes down, not a pass"
         if pipeline not in self._pipelines[1 - side]:
             held = {key[2] for key in self._keys[side] if key[0] == pipeline}
+            if held == {_START}:
+                return "our compile has no such pipeline, and of this one no pass is shown"
             inside = sorted(held & set(WHY))
-            for_these = f", which is for {', '.join(inside)}, left out" if inside else ""
-            return f"our compile has no pipeline {pipeline}{', which is empty' if held == {_START} else for_these}"
+            return "our compile has no such pipeline" + (f": it is for {', '.join(inside)}, left out" if inside else "")
         if name in self._pipelines[side]:
-            return f"the row of the pipeline {name}" + (
-                "" if name in self._pipelines[1 - side] else ", which our compile does not have"
-            )
+            return "the row of a pipeline" + ("" if name in self._pipelines[1 - side] else " that our compile lacks")
         if name in PASSES:
             return f"our {pipeline} does not run it here"
         return "not written"

@@ -122,7 +122,8 @@ def test_rows_that_we_lack_say_why(tmp_path: Path, capsys: pytest.CaptureFixture
     capsys.readouterr()
     pipe, late = "HLO_passes_through_layout_assignment", "HLO_passes_after_layout_assignment"
     b = rows(
-        f"{pipe}.pipeline-start", f"{pipe}.shape-canonicalizer", f"{pipe}.multi_output_fusion", f"{late}.pipeline-start",
+        f"{pipe}.pipeline-start", f"{pipe}.shape-canonicalizer", f"{pipe}.multi_output_fusion",
+        f"{late}.pipeline-start",
         f"{late}.dot-library-passes", "dot-library-passes.pipeline-start", "dot-library-passes.dot-library-rewriter",
         "empty.pipeline-start", "copy-insertion.after_adding_copies",
     )  # fmt: skip
@@ -133,12 +134,12 @@ def test_rows_that_we_lack_say_why(tmp_path: Path, capsys: pytest.CaptureFixture
         (pipe, "shape-canonicalizer"):
             "left out: they share memory between modules of one process and change no text",
         (pipe, "multi_output_fusion"): f"our {pipe} does not run it here",
-        (late, "dot-library-passes"): "the row of the pipeline dot-library-passes, which our compile does not have",
+        (late, "dot-library-passes"): "the row of a pipeline that our compile lacks",
         ("dot-library-passes", "pipeline-start"):
-            "our compile has no pipeline dot-library-passes, which is for dot-library-rewriter, left out",
+            "our compile has no such pipeline: it is for dot-library-rewriter, left out",
         ("dot-library-passes", "dot-library-rewriter"):
             "left out: library kernels, communication, threads: after layout assignment",
-        ("empty", "pipeline-start"): "our compile has no pipeline empty, which is empty",
+        ("empty", "pipeline-start"): "our compile has no such pipeline, and of this one no pass is shown",
         ("copy-insertion", "after_adding_copies"):
             "a step inside copy-insertion that XLA writes down, not a pass",
     }  # fmt: skip

@@ -105,21 +105,29 @@ def _ragged_dot(instruction: HloInstruction, machine: Machine) -> Kernel:
     batch = (_dimensions(instruction, "lhs_batch_dims"), _dimensions(instruction, "rhs_batch_dims"))
     (ragged,) = _dimensions(instruction, "lhs_ragged_dims") or (0,)
     groups = _dimensions(instruction, "rhs_group_dims")
-    if instruction.operand(2).shape.rank != 1:
-        raise InstructionUnsupported(instruction, "with group sizes per batch")
+    free = normal_axes((*contracting[0], *batch[0]), instruction.operand(0).shape.rank)
+    # Leading dimensions of the sizes: each of their elements has groups of its own. They are dimensions of the left
+    # operand, the batch ones first.
+    others = contracting[0] if ragged in contracting[0] else free
+    outer = [d for d in (*batch[0], *others) if d != ragged][: instruction.operand(2).shape.rank - 1]
+    if ragged in batch[0]:
+        outer = [d for d in batch[0][: batch[0].index(ragged)] if d in outer]
+    if len(outer) != instruction.operand(2).shape.rank - 1:
+        raise InstructionUnsupported(instruction, "with more leading dimensions of the group sizes than there can be")
     result = instruction.shape.dimensions
+    leading = int(ragged in contracting[0])
+    """Whether the result has a dimension of groups, in front."""
 
-    def kernel(a: Array, b: Array, sizes: Array) -> Array:
-        left, right = wide(to_left(a)), wide(to_right(b))
+    def block(left: Array, right: Array, sizes: Array, total: Array) -> None:
+        """Adds the product by one row of sizes."""
         ends = np.minimum(np.cumsum(sizes.astype(np.int64)), left.shape[ragged])
-        total = np.zeros(result, left.dtype)
         start = 0
         for group, end in enumerate(int(e) for e in ends):
             rows = np.arange(start, end)
             start = max(start, end)
-            if ragged in contracting[0]:
+            if leading:
                 other = contracting[1][contracting[0].index(ragged)]
-                total[group] = contract(left.take(rows, ragged), right.take(rows, other), inner, contracting, batch)
+                total[group] += contract(left.take(rows, ragged), right.take(rows, other), inner, contracting, batch)
                 continue
             if not rows.size:
                 continue
@@ -134,8 +142,24 @@ def _ragged_dot(instruction: HloInstruction, machine: Machine) -> Kernel:
             part = contract(
                 left.take(rows, ragged), matrix, inner, (contracting[0], shifted[0]), (batch[0], shifted[1])
             )
-            free = normal_axes((*contracting[0], *batch[0]), left.ndim)
             _rows(total, len(batch[0]) + free.index(ragged), rows)[...] = part
+
+    def kernel(a: Array, b: Array, sizes: Array) -> Array:
+        left, right = wide(to_left(a)), wide(to_right(b))
+        total = np.zeros(result, left.dtype)
+        for index in np.ndindex(*sizes.shape[:-1]):
+            x, y, out_part = left, right, total
+            for dim, i in zip(outer, index, strict=True):
+                at = np.asarray([i])
+                x = _rows(x, dim, at)
+                if dim in batch[0]:
+                    place = batch[0].index(dim)
+                    y, out_part = _rows(y, batch[1][place], at), _rows(out_part, leading + place, at)
+                elif dim in contracting[0]:
+                    y = _rows(y, contracting[1][contracting[0].index(dim)], at)
+                else:
+                    out_part = _rows(out_part, leading + len(batch[0]) + free.index(dim), at)
+            block(x, y, sizes[index], out_part)
         return out(cut(total))
 
     return kernel
@@ -148,7 +172,11 @@ def _rows(x: Array, axis: int, rows: Array) -> Array:
 
 
 def _scaled_dot(instruction: HloInstruction, machine: Machine) -> Kernel:
-    """Each operand is multiplied by its scale, every scale element covering a block, then contracted."""
+    """Each operand is multiplied by its scale, every scale element covering a block, then contracted.
+
+    A scalar stands for no scale at all and counts as 1, whatever its value.
+    Source: ``openxla/xla:xla/hlo/evaluator/hlo_evaluator_typed_visitor.h#HandleScaledDot``.
+    """
     target = instruction.shape.type
     inner = lookup("f32") if target.bits < 64 else target
     into = [conversion.converter(operand.shape.type, inner) for operand in instruction.operands]
@@ -160,6 +188,8 @@ def _scaled_dot(instruction: HloInstruction, machine: Machine) -> Kernel:
     batch = (_dimensions(instruction, "lhs_batch_dims"), _dimensions(instruction, "rhs_batch_dims"))
 
     def scaled(x: Array, scale: Array) -> Array:
+        if not scale.ndim:
+            return x
         for axis in range(scale.ndim):
             if scale.shape[axis] != x.shape[axis]:
                 scale = np.repeat(scale, x.shape[axis] // scale.shape[axis], axis)

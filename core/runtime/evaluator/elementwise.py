@@ -45,6 +45,23 @@ def _rsqrt(x: Array) -> Array:
     return np.reciprocal(np.sqrt(x))
 
 
+def _sqrt_complex(z: Array) -> Array:
+    """numpy's, but a zero imaginary part counts as +0 whatever its sign: the square root of -4-0i is +2i."""
+    z = np.array(z)
+    np.imag(z)[np.imag(z) == 0] = 0
+    return np.sqrt(z)
+
+
+def _rsqrt_complex(z: Array) -> Array:
+    """0 for whatever is infinite, where numpy gives NaN; infinite at 0."""
+    out = np.array(np.reciprocal(np.sqrt(z)))
+    zero, endless = z == 0, np.isinf(np.real(z)) | np.isinf(np.imag(z))
+    np.real(out)[zero] = np.inf
+    np.real(out)[endless] = np.copysign(0, np.real(z)[endless])
+    np.imag(out)[endless] = np.copysign(0, -np.imag(z)[endless])
+    return out
+
+
 def _log1p_complex(z: Array) -> Array:
     """numpy's loses the real part of small numbers: there |1 + z|^2 - 1 is computed without the 1."""
     x, y = (np.asarray(part).astype(np.float64) for part in (np.real(z), np.imag(z)))
@@ -78,8 +95,8 @@ _UNARY: Mapping[str, ByKind] = MappingProxyType(
         "ceil": {"float": np.ceil},
         "round-nearest-even": {"float": np.rint},
         "round-nearest-afz": {"float": _round_away},
-        "sqrt": {"float": np.sqrt, "complex": np.sqrt},
-        "rsqrt": {"float": _rsqrt, "complex": _rsqrt},
+        "sqrt": {"float": np.sqrt, "complex": _sqrt_complex},
+        "rsqrt": {"float": _rsqrt, "complex": _rsqrt_complex},
         "cbrt": {"float": np.cbrt},
         "exponential": {"float": np.exp, "complex": np.exp},
         "exponential-minus-one": {"float": np.expm1, "complex": np.expm1},

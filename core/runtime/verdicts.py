@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from hloscope.core.errors import EvaluationError, HloscopeError
+from hloscope.core.errors import EvaluationError, HloscopeError, UnsupportedError
 from hloscope.core.hlo.hashing import structural_hash
 from hloscope.core.runtime import elided
 from hloscope.core.runtime.compare import Comparison, Rules, Sensitivity, compare, join_rules, rules_for
@@ -178,6 +178,11 @@ def check_region(task: RegionTask) -> StageVerdict:
                 elided.resolve(module, None, {}, options.seed).values for module in (smaller.before, smaller.after)
             ]
             found = _regions(smaller.before, smaller.after, options, (constants[0], constants[1]))
+            if smaller.moved and not found.within:
+                raise UnsupportedError(
+                    f"too large as it is; with smaller dimensions ({smaller}) the two sides disagree, which may come "
+                    "from positions that moved with them"
+                ) from None
             found.notes.append(f"too large as it is: evaluated with smaller dimensions ({smaller})")
     except HloscopeError as error:
         return StageVerdict(0, NOT_EVALUATED, reason=str(error), how="not-checked")

@@ -43,7 +43,16 @@ class WhileLoopSimplifier:
     is_pipeline = False
 
     def run(self, module: HloModule, ctx: PassContext) -> bool:
-        """Every loop, those in callees first."""
+        """Every loop, those in callees first; again where dead code that went had kept elements alive."""
+        changed = False
+        while self._round(module, ctx):
+            changed = True
+            if not HloDce().run(module, ctx):
+                break
+        return changed
+
+    @staticmethod
+    def _round(module: HloModule, ctx: PassContext) -> bool:
         changed = False
         for one in loops_in(module):
             if not one.in_computation or one.module is not module:
@@ -53,8 +62,6 @@ class WhileLoopSimplifier:
                 ctx.refuse(_RULE, one, "disabled", "frontend attribute")
                 continue
             changed |= _simplify(one, ctx)
-        if changed:
-            HloDce().run(module, ctx)
         return changed
 
 

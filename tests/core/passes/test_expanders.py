@@ -285,6 +285,8 @@ CASES = [
     Case("simplify-while-loops", loop(0, "y = f32[4] add(x, w)").replace("condition: s = (s32[], f32[4], f32[4]) parameter(0);",
          "condition: s = (s32[], f32[4], f32[4]) parameter(0); q = f32[4] get-tuple-element(s), index=1;"), "while", PLAIN),
     Case("simplify-while-loops", loop(3, "y = f32[4] negate(x)"), "", loop(3, "y = f32[4] add(x, w)")),
+    Case("simplify-while-loops", loop(3, "d = f32[4] negate(x)").replace("tuple(j, y, w)", "tuple(j, x, w)").replace("tuple(z, a, b)", "tuple(z, a, a)"),
+         "while", loop(3, "y = f32[4] add(x, w)")),
     Case("while_loop_unroller", loop(3, "y = f32[4] add(x, w)"), "while", loop(9, "y = f32[4] add(x, w)")),
     Case("while-loop-invariant-code-motion", loop(3, "v = f32[4] exponential(w); y = f32[4] add(x, v)"), "",
          loop(3, "v = f32[4] exponential(x); y = f32[4] add(v, w)")),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tests.core.passes.test_random_modules import modules
+from tests.core.passes.random_modules import modules
 
 from hloscope.core.buffers.assignment import assign_buffers, backend_of
 from hloscope.core.buffers.slab import run_in_slab
@@ -111,7 +111,7 @@ def test_a_loop_with_a_donated_buffer_is_compiled_to_the_end(backend: str) -> No
 
 
 @settings(deadline=None, max_examples=5, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(modules())
+@given(modules(devices=False))
 def test_whole_pipelines_keep_what_a_random_module_computes(text: str) -> None:
     check(text, "cpu")
     check(text, "gpu")

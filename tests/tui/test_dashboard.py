@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Static
+from textual.widgets import Input, Static
 from textual.worker import WorkerCancelled
 
 from hloscope.core.views.run import load
@@ -119,11 +119,41 @@ async def test_text_view_search_and_matches(dump: Path) -> None:
         await press(pilot, "t")
         assert "ENTRY %main" in text(pilot)
         await press(pilot, "slash", *"param", "enter")
-        assert "1 lines match" in status(pilot)
+        assert "1 line matches" in status(pilot)
         current = pane(pilot).current
         assert current is not None and current.instruction == "a"
         await press(pilot, "slash", "[", "enter")
         assert "not a regular expression" in status(pilot)
+
+
+async def test_search_looks_at_what_a_line_does_not_show(dump: Path) -> None:
+    """A diff shows no metadata; names, opcodes, op_name and Python lines are searched nevertheless."""
+    made_by = 'metadata={op_name="jit(f)/layer/add" source_file="net.py" source_line=7}'
+    table_of_lines = (
+        '\nFileNames\n1 "net.py"\n\nFunctionNames\n1 "f"\n\nFileLocations\n1 {file_name_id=1 function_name_id=1 line=7 '
+        "end_line=7 column=1 end_column=2}\n\nStackFrames\n1 {file_location_id=1 parent_frame_id=1}\n\n\nENTRY"
+    )
+    for one in dump.iterdir():
+        found = one.read_text().replace("add(%a, %zeros)", f"add(%a, %zeros), {made_by}")
+        found = found.replace(
+            "broadcast(%zero), dimensions={}", "broadcast(%zero), dimensions={}, metadata={stack_frame_id=1}"
+        )
+        one.write_text(found.replace("\nENTRY", table_of_lines, 1))
+    async with dashboard(dump) as pilot:
+        assert "layer" not in text(pilot)
+        for words, names in (
+            ("layer/add", {"sum"}),
+            ("NET.py:7", {"zeros"}),
+            (r"= \S+ add\(", {"sum"}),
+            ("^  - %zero ", {"zero"}),
+        ):
+            await press(pilot, "slash")
+            pilot.app.screen.query_one("#question", Input).value = words
+            await press(pilot, "enter")
+            current = pane(pilot).current
+            assert current is not None and current.instruction in names, (words, current, status(pilot))
+        await press(pilot, "slash", *"nobody", "enter")
+        assert "no line matches" in status(pilot)
 
 
 async def test_finding_and_following_an_instruction_and_back(dump: Path) -> None:

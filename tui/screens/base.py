@@ -23,6 +23,7 @@ from hloscope.core.errors import HloscopeError
 from hloscope.core.views.stages import CancelledError
 from hloscope.tui.content import Line
 from hloscope.tui.navigation import Place
+from hloscope.tui.search import matching_names
 from hloscope.tui.widgets.key_line import KeyLine
 from hloscope.tui.widgets.line_pane import LinePane
 from hloscope.tui.widgets.status_line import StatusLine
@@ -45,6 +46,9 @@ _FIRST_DRAWN_SECONDS = 0.05
 
 WIDE = 130
 """Columns from which panes stand beside one another."""
+
+SEARCHED_STAGES = 8
+"""Stages in which a search looks for what the lines of a pane do not show."""
 
 _PROGRESS_SECONDS = 0.1
 """Time between two reports of progress that are shown."""
@@ -93,7 +97,7 @@ class RunScreen(Screen[None]):
     ]
 
     _PROMPT = {
-        "search": "search this pane (regular expression)",
+        "search": "search this pane (regular expression over its words, names, opcodes, op_name, FILE.py:LINE)",
         "goto": "go to: stage number (-1 is the last), instruction, or the name of a screen",
     }
 
@@ -350,13 +354,41 @@ class RunScreen(Screen[None]):
 
     def _find_in_pane(self, text: str) -> None:
         pane = self.pane
-        if pane is None:
-            return
-        if not self.is_pattern(text):
+        if pane is None or not self.is_pattern(text):
             return
         count = pane.find(text or None)
-        more = "n and N go on" if count else self.NO_MATCH
-        self.say(f"{count:,} lines match; {more}" if text else "")
+        if not text:
+            self.say("")
+            return
+        # What the lines do not show is looked up in the modules that they are about.
+        lines = [line for line in pane.lines if line.instruction is not None]
+        stages = sorted({self.searched(line) for line in lines}, reverse=True)[:SEARCHED_STAGES]
+        if not stages:
+            self._found(pane, count, frozenset())
+            return
+
+        def put(names: frozenset[str]) -> None:
+            if pane.is_attached:
+                self._found(pane, pane.find(text, names, go=not count), names)
+
+        self._found(pane, count, frozenset(), more=" …")
+        self.ask_core(lambda work: matching_names(self.run, stages, text, work.cancelled), put, group="search")
+
+    def searched(self, line: Line) -> int:
+        """The stage in which the instruction of a line is looked at by a search."""
+        stage = line.stage if line.stage is not None else self.place().stage
+        last = len(self.run.outline) - 1
+        return stage if stage is not None and 0 <= stage <= last else last
+
+    def _found(self, pane: LinePane, count: int, names: frozenset[str], more: str = "") -> None:
+        """What a search found."""
+        if count:
+            told = f"{count:,} line{'s match' if count > 1 else ' matches'}; n and N go on{more}"
+        elif names:
+            told = f"no line here; {len(names):,} instruction{'s' if len(names) > 1 else ''} elsewhere; {self.NO_MATCH}"
+        else:
+            told = f"no line matches; {self.NO_MATCH}{more}"
+        self.say(told)
 
     def is_pattern(self, text: str) -> bool:
         """Whether a text is a regular expression; says so where it is none."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -17,6 +16,7 @@ from hloscope.core.views.summary import show_ns
 from hloscope.tui.content import Line, diff_lines, event_lines, place_lines, text_lines, why_lines
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import RunScreen, Work
+from hloscope.tui.search import with_source_lines
 from hloscope.tui.show import counted
 from hloscope.tui.widgets.line_pane import LinePane
 from hloscope.tui.widgets.stage_table import StageTable
@@ -360,6 +360,11 @@ class StagesScreen(RunScreen):
             pane.show([Line(head, "heading"), *event_lines(own or self._events)])
 
     # ---------------------------------------------------------------- following
+    def searched(self, line: Line) -> int:
+        """What a diff takes away stood in the stage before; steps of a history are about the last stage."""
+        stage = self._stage if self._stage is not None else len(self.run.outline) - 1
+        return max(0, stage - 1) if self._view == "diff" and line.mark == "removed" else stage
+
     def follow(self, line: Line) -> None:
         """Enter: from the timeline to the stage, from a place found to the text, from a step of a history to its
         diff, else why."""
@@ -446,25 +451,6 @@ class StagesScreen(RunScreen):
         self._changed_only = not self._changed_only
         self._fill(self._stage, again=False)
         self.say("only passes that changed something" if self._changed_only else "all passes")
-
-
-def with_source_lines(run: Run, stage: int, pattern: str) -> str:
-    """A pattern that also finds the instructions made by a Python line that it matches, as ``FILE:LINE function``.
-
-    Texts name lines by numbers of a table in front of the module.
-    """
-    compiled = re.compile(pattern)
-    frames = run.stage_index(stage).stack_frames
-    found = [
-        str(number)
-        for number in range(1, len(frames.stack_frames) + 1)
-        if any(compiled.search(f"{one.file}:{one.line} {one.function}") for one in frames.resolve(number))
-    ]
-    if not found:
-        return pattern
-    flags = re.match(r"\(\?[aiLmsux]+\)", pattern)
-    head = flags[0] if flags is not None else ""
-    return f"{head}(?:{pattern[len(head) :]})|stack_frame_id=(?:{'|'.join(found)})\\b"
 
 
 def _headline(summary: Summary) -> str:

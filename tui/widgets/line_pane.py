@@ -78,6 +78,8 @@ class LinePane(ScrollView, can_focus=True):
         self._first: Sequence[int] = ()
         """Where folded: the number of the given line that each drawn one is part of."""
         self._pattern: re.Pattern[str] | None = None
+        self._named: frozenset[str] = frozenset()
+        """Instructions that match by what the line does not show."""
         self._base = Style()
         self._unplaced = False
         """Whether lines were given before the pane had a size."""
@@ -141,19 +143,26 @@ class LinePane(ScrollView, can_focus=True):
         return self._given[self._first[self.cursor]] if self._lines else None
 
     # ---------------------------------------------------------------- search
-    def find(self, pattern: str | None) -> int:
-        """Mark what matches a regular expression and go to the first match at or after the cursor.
+    def find(self, pattern: str | None, named: frozenset[str] = frozenset(), *, go: bool = True) -> int:
+        """Mark what matches a regular expression, or is about one of the instructions `named`, and with `go` move to
+        the first match at or after the cursor.
 
         Returns the number of lines that match; None takes the marks away. Raises re.error for a bad pattern.
         """
         self._pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
+        self._named = named
         self.refresh()
         if self._pattern is None:
             return 0
-        matching = [i for i, line in enumerate(self._lines) if self._pattern.search(line.text)]
-        if matching:
+        matching = [i for i, line in enumerate(self._lines) if self._matches(line)]
+        if matching and go:
             self.move_to(next((i for i in matching if i >= self.cursor), matching[0]))
         return len(matching)
+
+    def _matches(self, line: Line) -> bool:
+        return self._pattern is not None and (
+            line.instruction in self._named or self._pattern.search(line.text) is not None
+        )
 
     def find_next(self, step: int) -> bool:
         """Go to the next (or with -1 the previous) line that matches, round the end. False where none does."""
@@ -162,7 +171,7 @@ class LinePane(ScrollView, can_focus=True):
         count = len(self._lines)
         for distance in range(1, count + 1):
             at = (self.cursor + step * distance) % count
-            if self._pattern.search(self._lines[at].text):
+            if self._matches(self._lines[at]):
                 self.move_to(at)
                 return True
         return False
@@ -236,14 +245,18 @@ class LinePane(ScrollView, can_focus=True):
         for text, kind in line.pieces():
             style = base + part(self, f"pane--{kind}") if kind else base
             segments.append(Segment(text.replace("\t", "    "), style))
-        strip = Strip(self._marked(segments, line.text))
+        strip = Strip(self._marked(segments, line))
         return strip.crop_extend(left, left + width, base).apply_offsets(left, at)
 
-    def _marked(self, segments: list[Segment], text: str) -> list[Segment]:
-        """The same segments with search matches in their own style."""
+    def _marked(self, segments: list[Segment], line: Line) -> list[Segment]:
+        """The same segments with search matches in their own style; the name where something unseen matches."""
         if self._pattern is None:
             return segments
+        text = line.text
         spans = [found.span() for found in self._pattern.finditer(text[:_WIDEST]) if found.end() > found.start()]
+        if not spans and line.instruction is not None and line.instruction in self._named:
+            at = text.find(line.instruction)
+            spans = [(at, at + len(line.instruction))] if at >= 0 else []
         if not spans:
             return segments
         match = part(self, "pane--match")

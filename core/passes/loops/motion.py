@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.passes.dce import HloDce
 from hloscope.core.passes.gate import Refusal
-from hloscope.core.passes.loops.state import add_elements, elements_of, loop_of, loops_in
+from hloscope.core.passes.loops.state import add_elements, elements_of, loop_of, loops_in, take_apart
 from hloscope.core.passes.loops.trip_count import trip_count
 from hloscope.core.passes.tuple_simplifier import TupleSimplifier
 
@@ -102,6 +102,8 @@ def _hoist(loop: Loop, ctx: PassContext) -> bool:
         moved[node] = found
         return found
 
+    # Who takes the result as a whole, the computation's root among them, goes on seeing the elements it knows.
+    take_apart(one)
     # Only what something that stays uses has to travel with the state.
     staying = set(chosen)
     live = [n for n in chosen if n.is_root or any(user not in staying for user in n.users)]

@@ -4,7 +4,7 @@ Every large number of a shape, a window, a pad or a slice becomes a small one, t
 the instructions hold (`size_rules`): numbers are taken in ascending order, and each becomes what the rules leave when
 the others are known, or a small number of its own, which is put off where one taken later then finds no place. Whether
 the result is a program shape inference says; where it is not, there is no smaller program. What depends on a size in
-another way (a constant that is compared with positions) stays as it is, in both stages.
+another way stays as it is, in both stages; where that may make a difference, `Shrunk.moved` says so.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _WINDOW = re.compile(r"(\bwindow=\{)([^}]*)(\})")
 _PADDING = re.compile(r"(\bpadding=)([-\d_x]+)(\b)")
 _COUNT = re.compile(r"(\b(?:feature_group_count|batch_group_count|k)=)(\d+)(\b)")
 _PATTERNS = (_SHAPE, _BOUNDS, _SIZES, _WINDOW, _PADDING, _COUNT)
+_CONSTANT = re.compile(r"(\b[su]\d+\[[\d,]*\](?:\{[^}]*\})? constant\()([^)]*)(\))")
+"""Integers may be positions: those that are also sizes become what the sizes become."""
 _NUMBER = re.compile(r"\d+")
 _PADS = re.compile(r"(\bpad(?:ding)?=)([-\d_x]+)(\b)")
 _START = re.compile(r"\[(\d+):")
@@ -57,7 +59,8 @@ class Shrunk:
     sizes: Mapping[int, int]
     """What became of which number."""
     moved: bool
-    """Whether positions (of pads, or slices next to indices computed at run time) moved in a way that no rule fixes.
+    """Whether positions (of pads, of slices next to indices computed at run time, in constants that only one stage has)
+    moved in a way that no rule fixes.
 
     A disagreement of the small stages then says nothing about the large ones.
     """
@@ -87,7 +90,7 @@ def shrink(before: str, after: str) -> Shrunk | None:
         try:
             small = [load_module(_replaced(text, sizes)) for text in texts]
             if [_faults(module) for module in small] == before_faults:
-                return Shrunk(small[0], small[1], sizes, _moved(texts, chosen - tied))
+                return Shrunk(small[0], small[1], sizes, _moved(texts, chosen - tied, sizes))
         except HloscopeError:
             continue
     return None
@@ -160,7 +163,10 @@ def _tied(rule: SizeRule, shapes: set[int]) -> frozenset[int]:
     return large if len(large) == 2 and large & shapes else frozenset()
 
 
-def _moved(texts: Iterable[str], chosen: frozenset[int]) -> bool:
+def _moved(texts: tuple[str, ...], chosen: frozenset[int], sizes: Mapping[int, int]) -> bool:
+    kept = [{n for n in _numbers(text, (_CONSTANT,)) if n >= LARGE and n not in sizes} for text in texts]
+    if kept[0] != kept[1]:
+        return True
     for text in texts:
         if chosen & set(_numbers(text, (_PADS, _BOUNDS))) - set(_numbers(text, (_SHAPE,))):
             return True
@@ -185,7 +191,7 @@ def _replaced(text: str, sizes: Mapping[int, int]) -> str:
         inner = _NUMBER.sub(lambda n: str(sizes.get(int(n[0]), int(n[0]))), found[2])
         return f"{found[1]}{inner}{found[3]}"
 
-    for pattern in _PATTERNS:
+    for pattern in (*_PATTERNS, _CONSTANT):
         text = pattern.sub(numbers, text)
     return text
 

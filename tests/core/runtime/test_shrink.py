@@ -142,3 +142,22 @@ def test_what_cannot_be_made_smaller_is_said_to_be_too_large(monkeypatch: pytest
     assert shrink(*fixed) is None
     found = replay([lambda: fixed[0], lambda: fixed[1]], ReplayOptions(workers=1))
     assert found.stages[1].status == NOT_EVALUATED and "GB" in found.stages[1].reason
+
+
+def test_constants_that_are_positions_become_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = "HloModule m\n\nENTRY e {\n  x = f32[4096,3000] parameter(0)\n  z = f32[] constant(0)\n"
+    padded = head + "  ROOT p = f32[4096,6000] pad(x, z), padding=0_0x3000_0\n}\n"
+    chosen = f"""{head}  p = f32[4096,6000] pad(x, z), padding=0_0x3000_0
+  i = s32[4096,6000] iota(), iota_dimension=1
+  c = s32[] constant(3000)
+  b = s32[4096,6000] broadcast(c), dimensions={{}}
+  m = pred[4096,6000] compare(i, b), direction=GE
+  y = f32[4096,6000] broadcast(z), dimensions={{}}
+  ROOT s = f32[4096,6000] select(m, p, y)
+}}
+"""
+    little_memory(monkeypatch)
+    statuses = replayed(padded, chosen, chosen.replace("direction=GE", "direction=LT"))
+    assert statuses[1] not in (DIFFERS, NOT_EVALUATED) and statuses[2] == DIFFERS
+    unknown = chosen.replace("constant(3000)", "constant(2999)").replace("GE", "GT")
+    assert replayed(padded, unknown)[1] != DIFFERS

@@ -71,8 +71,14 @@ def _bind(computation: HloComputation, shape: Shape) -> None:
     for i, one in enumerate(shape.tuple_shapes[0].tuple_shapes[bound:], bound):
         name = f"async_param.{i}" if i else "async_param"
         root.append_operand(computation.add(HloInstruction("parameter", one, name=name, payload=str(i))))
-    if not root.shape.compatible(shape.tuple_shapes[1]):
-        root.shape = shape.tuple_shapes[1]
+    _give_result(root, shape.tuple_shapes[1])
+
+
+def _give_result(root: HloInstruction, shape: Shape) -> None:
+    """Give a made root the result that the chain says; an empty tuple says nothing yet."""
+    said = not shape.is_tuple or bool(shape.tuple_shapes)
+    if said and not root.shape.compatible(shape):
+        root.shape = shape
 
 
 def make_async(
@@ -97,6 +103,10 @@ def make_async(
             return
         if computation is not None and computation.synthetic and opcode == "async-update":
             _bind(computation, node.shape)
+        if computation is not None and computation.synthetic and opcode == "async-done":
+            unsaid = computation.root.shape
+            if unsaid.is_tuple and not unsaid.tuple_shapes:
+                _give_result(computation.root, node.shape)
         for key in list(node.called):
             node.drop_called(key)
         node.become(opcode)

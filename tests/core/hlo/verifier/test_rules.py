@@ -265,6 +265,33 @@ def test_a_chain_may_bind_operands_later_and_name_equal_computations() -> None:
     assert {one.code for one in found} == {"async-shape"}
 
 
+LATE_FUSION = """HloModule m
+
+ENTRY e {
+  a = f32[] parameter(0)
+  s = ((), (), s32[]) fusion-start(), kind=kLoop, calls={
+    p = f32[] parameter(0)
+    q = f32[] parameter(1)
+    ROOT add = f32[] add(p, q)
+  }
+  u = ((f32[]), (), s32[]) fusion-update(s, a)
+  v = ((f32[], f32[]), (), s32[]) fusion-update(u, a)
+  ROOT d = f32[] fusion-done(v)
+}
+"""
+
+
+def test_a_fusion_whose_operands_are_bound_later_has_its_result_from_the_done() -> None:
+    module, _ = parse_module(LATE_FUSION)
+    assert module is not None
+    assert verify(module, VerifierOptions(verify_unique_names=False)) == []
+    unbound = LATE_FUSION.replace("  v = ((f32[], f32[]), (), s32[]) fusion-update(u, a)\n", "").replace("(v)", "(u)")
+    module, _ = parse_module(unbound)
+    assert module is not None
+    (found,) = verify(module, VerifierOptions(verify_unique_names=False))
+    assert found.code == "async-shape" and "fully bound" in found.message
+
+
 def test_a_cycle_is_shown_with_its_instructions_and_line() -> None:
     text = "HloModule m\nENTRY e {\n p = f32[] parameter(0)\n a = f32[] add(p, b)\n ROOT b = f32[] negate(a)\n}\n"
     module, _ = parse_module(text)

@@ -29,7 +29,7 @@ class Case:
     name: str
     """The pass, as it is written."""
     changes: str
-    """Computations before the entry's instructions (between ``&``), then those; `_module` reads it."""
+    """Computations before the entry's instructions (between ``&``), then those; `module_of_case` reads it."""
     gone: str
     """An opcode that the pass takes away; the empty text where it only changes form."""
     leaves: str
@@ -370,7 +370,8 @@ def _computation(prefix: str, name: str, text: str) -> str:
     return f"{prefix}{name} {{\n  " + "\n  ".join(lines) + "\n}\n\n"
 
 
-def _module(text: str) -> HloModule:
+def module_of_case(text: str) -> HloModule:
+    """A module from a case's text."""
     *others, entry = text.split(" & ")
     parts = [_computation("", *(word.strip() for word in one.split(":", 1))) for one in others]
     read = load_module("HloModule m\n\n" + "".join(parts) + _computation("ENTRY ", "main", entry))
@@ -394,7 +395,7 @@ def _arrays(module: HloModule, args: list[Value]) -> list[Array]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_it_changes_and_keeps_the_value(case: Case) -> None:
-    before, module = _module(case.changes), _module(case.changes)
+    before, module = module_of_case(case.changes), module_of_case(case.changes)
     assert _run(case.name, module)
     if case.gone:
         assert case.gone not in {one.opcode for one in module.instructions()}
@@ -409,7 +410,7 @@ def test_it_changes_and_keeps_the_value(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_it_leaves_the_rest(case: Case) -> None:
-    module = _module(case.leaves)
+    module = module_of_case(case.leaves)
     text = print_module(module)
     assert not _run(case.name, module)
     assert print_module(module) == text
@@ -417,7 +418,7 @@ def test_it_leaves_the_rest(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_without_fuel_nothing_happens(case: Case) -> None:
-    module = _module(case.changes)
+    module = module_of_case(case.changes)
     text = print_module(module)
     assert not _run(case.name, module, fuel=0)
     assert print_module(module) == text
@@ -442,6 +443,6 @@ def test_every_rule_of_every_pass_fires_in_a_case() -> None:
     for case in CASES:
         made = registry.make(case.name)
         if isinstance(made, RulePass) and missing.intersection(one.name for one in made.rules):
-            made.run(_module(case.changes), PassContext(handlers=[watched]))
+            made.run(module_of_case(case.changes), PassContext(handlers=[watched]))
             missing -= watched.rules
     assert sorted(missing) == []

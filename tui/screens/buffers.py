@@ -13,6 +13,7 @@ from textual.widgets import Static
 from hloscope.core.views.buffers import BufferMap as MapData
 from hloscope.core.views.buffers import BufferRow, PeakValue
 from hloscope.tui.content import Line, plain
+from hloscope.tui.finals import final_name
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import RunScreen, Work, note
 from hloscope.tui.show import bar, columns, names, show_bytes
@@ -170,7 +171,7 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
         self.say("")
 
     def _told(self, text: str) -> None:
-        self.query_one("#list", LinePane).show(note(text))
+        self._answer(note(text))
 
     def _list(self) -> None:
         data = self._data
@@ -304,18 +305,27 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
         else:
             self.ask_core(lambda work: self._change(text), self._put_change, group="ask", what=text, failed=self._told)
 
-    def _share(self, first: str, second: str) -> ShareAnswer:
+    def _share(self, *asked: str) -> tuple[ShareAnswer, list[str]]:
+        """The answer, and what names of earlier stages are called now."""
         with self.dashboard.heavy:
-            return self.run.buffers.can_share(first, second)
+            known = {value.name for row in self.run.buffers.map(largest=200).allocations for value in row.values}
+            first, second = (final_name(self.run, name, known) for name in asked)
+            renamed = [
+                f"{old} is {new} in the scheduled module" for old, new in zip(asked, (first, second), strict=True)
+            ]
+            told = [text for text, old, new in zip(renamed, asked, (first, second), strict=True) if old != new]
+            return self.run.buffers.can_share(first, second), told
 
     def _change(self, text: str) -> WhatIf:
         with self.dashboard.heavy:
             return self.run.buffers.what_if(text)
 
-    def _put_share(self, found: ShareAnswer) -> None:
+    def _put_share(self, answer: tuple[ShareAnswer, list[str]]) -> None:
+        found, told = answer
         verdict = "they share" if found.shares else "could share" if found.could else "cannot share"
         lines = [
             plain(f"{found.first} and {found.second}: {verdict}", "heading"),
+            *(plain(f"  {text}") for text in told),
             plain(f"  {found.reason}"),
             plain(f"  code {found.code}"),
             *(plain(f"  {key} {value:,}") for key, value in found.numbers.items()),

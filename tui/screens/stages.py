@@ -313,6 +313,8 @@ class StagesScreen(RunScreen):
     def _make_diff(self, stage: int, width: int, work: Work) -> tuple[list[Line], list[EventRow]]:
         diff = self.run.diff(stage, cancelled=work.cancelled)
         lines = diff_lines(diff, side=width if self._side else 0, wrap=width if self._wrap else 0)
+        if not stage:
+            lines = [Line("The module as it came in: nothing stands before it; t shows its text.", "note")]
         # A dump's events need every stage read: what changed is shown before that.
         return lines, self.run.events(pass_index=stage, limit=EVENTS) if self._rows is not None else []
 

@@ -137,7 +137,11 @@ class TextSource:
         self.source = Source(path, name, None, target, "hlo")
         listed = count_instructions(self._data)
         if not listed or (listed < self._data.count(b" = ") and len(text) <= MAX_ONE_LINE_BYTES):
-            self._data = _one_a_line(text, path).encode("utf-8", "surrogatepass")
+            text = _one_a_line(text, path)
+            self._data = text.encode("utf-8", "surrogatepass")
+        apart = _written_out(text)
+        if apart is not None:
+            self._data = apart.encode("utf-8", "surrogatepass")
         self._row = _named_row(path)
         fault = broken(self._data) if name and listed else None
         self.notes: list[str] = [fault] if fault is not None else []
@@ -206,6 +210,15 @@ def _one_a_line(text: str, path: str) -> str:
         if part.rpartition("\n")[2].strip():
             parts[number] = part.rstrip(" \t") + "\n  "
     return "".join(parts)
+
+
+def _written_out(text: str) -> str | None:
+    """The same with a line for each instruction that stands in the place of an operand; None where there is none."""
+    from hloscope.core.text.nested_operands import has_nested_operands, with_lines_of_their_own
+
+    if len(text) > MAX_ONE_LINE_BYTES or not has_nested_operands(text):
+        return None
+    return with_lines_of_their_own(text)
 
 
 def _named_row(path: str) -> StageRow:

@@ -316,6 +316,31 @@ def test_two_files_differ_by_one_instruction(tmp_path: Path) -> None:
     assert (change.name, change.what) == ("n", ("opcode",))
 
 
+def test_instructions_in_the_place_of_operands_have_lines_of_their_own(tmp_path: Path) -> None:
+    nested = (
+        "HloModule m\nENTRY e {\n  p = f32[4] parameter(0)\n"
+        "  ROOT r = f32[4] add(f32[4] negate(p), f32[4] multiply(f32[4] abs(p), p)), "
+        'metadata={op_name="jit(f)/(add(x))"}\n}\n'
+    )
+    (tmp_path / "a.hlo").write_text(nested)
+    (tmp_path / "b.hlo").write_text(nested.replace("abs(p)", "cosine(p)"))
+    first, second = load(str(tmp_path / "a.hlo")), load(str(tmp_path / "b.hlo"))
+    assert first.passes[0].instructions_after == 5
+    index = first.stage_index(0)
+    assert [index.opcode(row) for row in range(index.instruction_count)] == [
+        "parameter", "negate", "abs", "multiply", "add",
+    ]  # fmt: skip
+    root = index.instruction_count - 1
+    assert [index.opcode(row) for row in index.operands(root)] == ["negate", "multiply"]
+    assert index.name(root) == "r"
+    found = diff_runs(first, 0, second, 0)
+    assert not found.empty
+    # The name in the metadata is no instruction: such a text stays as it is.
+    plain = nested.replace("f32[4] negate(p), f32[4] multiply(f32[4] abs(p), p)", "p, p")
+    (tmp_path / "c.hlo").write_text(plain)
+    assert load(str(tmp_path / "c.hlo")).stage_text(0) == plain
+
+
 @pytest.mark.parametrize("form", ["tar", "tar.gz", "zip"])
 def test_archives_are_read_in_place(fixtures: Path, tmp_path: Path, form: str) -> None:
     folder, path = fixtures / "dumps/cpu", tmp_path / f"dump.{form}"

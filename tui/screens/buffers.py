@@ -250,9 +250,13 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
 
     def _risks(self, data: MapData) -> tuple[str, list[Line]]:
         if self._hazards is None:
-            return _RISKS, list(note("looking …"))
+            return _RISKS, list(note("looking …  (after the analyses that run already)"))
         if not self._hazards:
-            return _RISKS, list(note("none found"))
+            kept = sum(one.donated for one in data.allocations)
+            told = f"{kept} donated parameters hold a result" if kept > 1 else "one donated parameter holds a result"
+            return _RISKS, list(
+                note(f"none found: no wrong sharing, no lost donation; {told if kept else 'none is donated'}")
+            )
         return _RISKS, [
             Line(
                 f"{one.severity} {one.code}: {one.instruction}: {one.message}",

@@ -211,7 +211,7 @@ def ragged_all_to_all(request: Request) -> Shape:
         here, after = request.operand(i), request.operand(i + 1)
         if here.rank not in (1, 2):
             invalid(f"RaggedAllToAll operand {i} must be rank 1 or 2: {human(here)}")
-        if not here.compatible(after):
+        if not _same_but_space(here, after):
             invalid(f"RaggedAllToAll operands have different shapes ({i}, {i + 1}): {human(here)}, {human(after)}")
     expect_array(request.operand(1), "operand 1 of ragged-all-to-all")
     return request.operand(1)

@@ -403,7 +403,9 @@ def test_it_changes_and_keeps_the_value(case: Case) -> None:
     assert structural_hash(again) == structural_hash(module)
     if case.same:
         args = moderate_inputs(before.entry, 5)
-        pairs = compare_all(_arrays(before, args), _arrays(module, args), join_rules(rules_for(before), rules_for(module)))
+        pairs = compare_all(
+            _arrays(before, args), _arrays(module, args), join_rules(rules_for(before), rules_for(module))
+        )
         assert all(pair.within for pair in pairs), [str(pair) for pair in pairs]
     assert not _run(case.name, module), "a second run has nothing to do"
 

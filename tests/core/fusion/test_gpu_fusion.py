@@ -151,7 +151,9 @@ def test_a_budget_of_parameters_is_kept() -> None:
     assert all(one.operand_count < 96 for one in module.entry.instructions if one.opcode == "fusion")
 
 
-@pytest.mark.parametrize(("fuel", "body"), [(None, ["constant", "broadcast", "multiply"]), (1, ["broadcast", "multiply"])])
+@pytest.mark.parametrize(
+    ("fuel", "body"), [(None, ["constant", "broadcast", "multiply"]), (1, ["broadcast", "multiply"])]
+)
 def test_small_constants_go_into_every_user_after_the_merges(fuel: int | None, body: list[str]) -> None:
     module, decisions = fused(
         """p = f32[64]{0} parameter(0)

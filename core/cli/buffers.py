@@ -37,7 +37,7 @@ _BAR = 24
     "--what-if", "changes", multiple=True, metavar="CHANGE",
     help="The peak if: drop:NAME, donate:N (parameter number), dtype:NAME=TYPE. May be given again.",
 )  # fmt: skip
-@click.option("--prove", is_flag=True, help="Have the real compiler confirm donate:N, without a device.")
+@click.option("--prove", is_flag=True, help="Have the real compiler make each change in the program, without a device.")
 @click.option("--recompute", is_flag=True, help="Values that could be computed again instead of kept over the peak.")
 @click.option("--largest", default=10, metavar="N", type=click.IntRange(min=0), help="Values shown at the peak.")
 @click.option("--reports", "folder", metavar="DIR", help="Write the four memory reports of hloscope's own assignment.")
@@ -79,9 +79,10 @@ def command(
         emit_object(message, as_json, lambda: _print(_oom_lines(message)))
         return 0
     from hloscope.core.views.buffers import Buffers
+    from hloscope.core.views.prove_buffers import prove_changes
 
-    if prove and not any(change.startswith("donate:") for change in changes):
-        raise UsageError("--prove needs --what-if donate:N", hint="the real compiler takes no dropped or resized value")
+    if prove and not changes:
+        raise UsageError("--prove needs a change to prove", hint="for example --what-if donate:0")
     with opened(path, module) as run:
         buffers = run.buffers if target is None else Buffers(run, target)
         if as_values:
@@ -97,10 +98,12 @@ def command(
         if folder is not None:
             file = run.outline[-1].file or f"{run.source.module or 'module'}.after_optimizations.txt"
             _write_reports(buffers.assignment, folder, os.path.basename(file).removesuffix(".txt"))
-        told = [buffers.what_if(change) for change in changes]
+        # Only the real compiler knows a TPU's assignment.
+        asked_of_compiler = prove and (target or run.source.target) == "tpu"
+        told = [] if asked_of_compiler else [buffers.what_if(change) for change in changes]
         again = buffers.recomputable() if recompute else None
         found = buffers.map(largest=largest, hazards=hazards)
-        proofs = _proofs(path, run.stage_text(0), target or run.source.target, changes) if prove else []
+        proofs = prove_changes(run, changes, target) if prove else []
         say_notes(found.notes)
         answer: dict[str, object] = {
             "allocations": found.allocations,
@@ -154,13 +157,6 @@ def _write_reports(assignment: BufferAssignment, folder: str, stem: str) -> None
                 file.write(text(assignment))
         except OSError as error:
             raise UsageError((error.strerror or str(error)).lower(), path=path) from None
-
-
-def _proofs(path: str, text: str, target: str | None, changes: Sequence[str]) -> list[Proof]:
-    from hloscope.core.views.prove_buffers import prove_donation
-
-    numbers = [change.removeprefix("donate:") for change in changes if change.startswith("donate:")]
-    return [prove_donation(text, int(one), target, path=path) for one in numbers if one.isdigit()]
 
 
 def _oom_message(path: str) -> OomMessage | None:
@@ -227,10 +223,10 @@ def _lines(
         yield f"  allocated {size(one.total_before)} -> {size(one.total_after)}{f'; {one.note}' if one.note else ''}"
     for one in proofs:
         yield ""
-        yield (
-            f"{one.change}, by {one.compiler}: allocated {size(one.total_before)} -> {size(one.total_after)} "
-            f"({_signed(one.total_after - one.total_before)})"
-        )
+        moved = one.peak_after - one.peak_before
+        peaks = f"{size(one.peak_before)} -> {size(one.peak_after)} ({_signed(moved)})"
+        yield f"{one.change}, by {one.compiler}: peak {peaks}"
+        yield f"  allocated {size(one.total_before)} -> {size(one.total_after)}; {one.note}"
 
 
 def _peak_lines(one: PeakValue, most: int) -> Iterator[str]:

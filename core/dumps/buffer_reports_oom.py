@@ -10,6 +10,7 @@ Source: ``openxla/xla:xla/service/buffer_assignment.cc#ToVerboseString``,
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -56,7 +57,9 @@ _KEY = re.compile(
 )
 _STAT = re.compile(r"^\s*([a-z_ ]+(?:allocation|fragmentation)):\s+([\d.]+\s*[KMGTP]?i?B)", re.MULTILINE)
 _WANTED = re.compile(
-    r"(?:trying to allocate|failed to allocate|allocating)\s+([\d.]+\s*[KMGTP]?(?:i?B|\s*bytes)?)", re.I
+    r"(?:trying to allocate|failed to allocate(?: request for)?|attempting to (?:allocate|reserve)|allocating)\s+"
+    r"([\d.]+\s*(?:bytes|[KMGTP]?(?:i?B)?))",
+    re.I,
 )
 _USED = re.compile(r"Used ([\d.]+[KMGTP]?) of ([\d.]+[KMGTP]?)")
 _NEEDED = re.compile(
@@ -65,15 +68,25 @@ _NEEDED = re.compile(
 _NOT_REDUCED = re.compile(
     r"Can't reduce memory use below ([\d.]+[KMGTP]?i?B)[^;]*; only reduced to ([\d.]+[KMGTP]?i?B)"
 )
+_SCOPED = re.compile(r"allocation with size ([\d.]+[KMGTP]?i?B?) and limit ([\d.]+[KMGTP]?i?B?)", re.I)
+"""Memory that one kernel of a TPU asks for."""
+_POOL = re.compile(r"\bLimit: +(\d+)\s[^:]*\bInUse: +(\d+)\s")
+"""What the BFC allocator has and has given away, in bytes."""
+_CHUNKS = re.compile(r"\b(\d+) Chunks of size (\d+) totalling [\d.]+")
+_LEFT = re.compile(r"([\d.]+[KMGTP]?i?B?) (free|reserved|reservable)\b")
+"""What a TPU's runtime still has."""
 _USAGE = re.compile(
     r"^ +(reserved|program|arguments|global|scoped|HLO temp|output) +([\d.]+[KMGTP]?i?B?)(?: |$)", re.MULTILINE
 )
 """The breakdown of a TPU's message."""
 _COLOUR = re.compile(r"(?:\x1b)?\[[0-9;]*m")
 _PREFIX = re.compile(r"^\s*[0-9]*\s*\((?:[^()\n]* )?pid=[0-9]+[^()\n]*\) ?", re.MULTILINE)
+_SHOWN_CHUNKS = 10
+"""Kinds of chunks of an allocator that are told, the largest first."""
 _SIGNS = re.compile(
     r"OOM Debugging|ran out of memory|Largest program allocations|RESOURCE_EXHAUSTED[^\n]*out of memory"
-    r"|Can't reduce memory use below",
+    r"|Can't reduce memory use below|Attempting to (?:allocate|reserve) [\d.]+[KMGTP]?i?B?\b"
+    r"|Failed to allocate request for|exceeded scoped \w+ limit",
     re.IGNORECASE,
 )
 
@@ -107,6 +120,16 @@ def read_oom(text: str, *, path: str | None = None) -> OomMessage:
         message.used, message.limit = parse_size(needed[1]), parse_size(needed[2])
     elif (reduced := _NOT_REDUCED.search(text)) is not None:
         message.used, message.limit = parse_size(reduced[2]), parse_size(reduced[1])
+    elif (scoped := _SCOPED.search(text)) is not None:
+        message.used, message.limit = parse_size(scoped[1]), parse_size(scoped[2])
+    elif (pool := _POOL.search(text)) is not None:
+        message.used, message.limit = int(pool[2]), int(pool[1])
+        chunks = Counter({int(size): int(count) for count, size in _CHUNKS.findall(text)})
+        for size, count in sorted(chunks.items(), key=lambda one: -one[0] * one[1])[:_SHOWN_CHUNKS]:
+            message.stats[f"{count} chunks of {size:,} bytes"] = size * count
+    if "That was not possible" in text:
+        for size, name in _LEFT.findall(text):
+            message.stats.setdefault(name, parse_size(size))
     if message.used is not None:
         for name, count in _USAGE.findall(text):
             message.stats.setdefault(name, parse_size(count))

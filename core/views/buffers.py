@@ -354,7 +354,7 @@ class Buffers:
         for allocation in self.memory.allocations:
             for value in allocation.values:
                 row = index.find(value.name)
-                op_name, frame = _origin(index, value.name)
+                op_name, frame = _origin(index, value.name, value.index)
                 start, end = value.live if value.live is not None else (None, None)
                 found.append(
                     ValueRow(
@@ -378,7 +378,7 @@ class Buffers:
         found: list[PeakValue] = []
         for row in memory.largest_at_peak(count):
             value, allocation = row.value, memory.allocations[row.value.allocation]
-            op_name, frame = _origin(index, value.name)
+            op_name, frame = _origin(index, value.name, value.index)
             found.append(
                 PeakValue(
                     value.name, _text(value.index), value.size, value.allocation, allocation.kind, value.shape,
@@ -485,10 +485,50 @@ def _text(index: Sequence[int]) -> str:
     return "{" + ",".join(map(str, index)) + "}"
 
 
-def _origin(index: ModuleIndex, name: str) -> tuple[str | None, SourceFrame | None]:
+_FORWARDED = ("copy", "bitcast", "get-tuple-element", "opt-barrier", "copy-done", "copy-start")
+_HOPS = 8
+"""Instructions without a line that are gone back through."""
+
+
+def _origin(index: ModuleIndex, name: str, part: Sequence[int] = ()) -> tuple[str | None, SourceFrame | None]:
+    """Operation and innermost Python line of a value; what writes it where its own instruction has none.
+
+    The state of a loop is written by what the loop's body gives back; that line is its origin, else the loop's own.
+    """
     at = index.find(name)
     if at is None:
         return None, None
-    frames = index.frames(at)
-    frame = SourceFrame(frames[0].file, frames[0].line, frames[0].column, frames[0].function) if frames else None
-    return index.op_name(at), frame
+    op_name = index.op_name(at)
+    seen: set[int] = set()
+    waiting = [(at, tuple(part))]
+    while waiting and len(seen) < _HOPS:
+        one, place = waiting.pop(0)
+        if one in seen:
+            continue
+        seen.add(one)
+        frames = index.frames(one)
+        if frames:
+            frame = SourceFrame(frames[0].file, frames[0].line, frames[0].column, frames[0].function)
+            return op_name or index.op_name(one), frame
+        waiting = _writers(index, one, place) + waiting
+    return op_name, None
+
+
+def _writers(index: ModuleIndex, at: int, part: tuple[int, ...]) -> list[tuple[int, tuple[int, ...]]]:
+    """What an instruction's value comes from, the likeliest first: (row, part of its tuple)."""
+    opcode, operands = index.opcode(at), index.operands(at)
+    if opcode in _FORWARDED:
+        return [(operands[0], part if opcode == "opt-barrier" else ())] if operands else []
+    if opcode == "tuple":
+        return [(operands[part[0]], part[1:])] if part and part[0] < len(operands) else []
+    if opcode == "while":
+        roots = [index.computation(one).root for one in index.called(at) if one >= 0]
+        return [(row, part) for row in roots if row >= 0 and index.opcode(row) == "tuple"]
+    if opcode == "parameter":
+        return [
+            pair
+            for caller in index.callers(index.computation_of(at))
+            if index.opcode(caller) == "while"
+            for pair in (*_writers(index, caller, part), (caller, part))
+        ]
+    return []

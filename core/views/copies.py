@@ -7,14 +7,11 @@ that would remove the copy where one is known and proven. On a single HLO file o
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Literal
 
 from hloscope.core.analysis.real_compile import stages_around
@@ -32,7 +29,7 @@ from hloscope.core.layout.explain import (
     explain_copy,
     explain_instruction,
 )
-from hloscope.core.layout.gpu import HOPPER, GpuBackend
+from hloscope.core.layout.gpu import GpuBackend
 from hloscope.core.layout.match import pairs
 from hloscope.core.layout.orders import show_shape
 from hloscope.core.layout.remedies import Remedy, RemedyFinder
@@ -42,6 +39,7 @@ from hloscope.core.passes.context import PassContext
 from hloscope.core.views.copies_words import HOST, copied_shape, is_aliasing, memory_space, told
 from hloscope.core.views.data import SourceFrame
 from hloscope.core.views.real_compile import RunCompile
+from hloscope.core.views.real_target import real_target
 from hloscope.core.views.stages import Cancelled, Progress, check
 from hloscope.core.views.why import read_line
 
@@ -50,7 +48,6 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.hlo.stack_frames import Frame
     from hloscope.core.layout.assignment import Assignment
-    from hloscope.core.layout.backend import Backend
     from hloscope.core.layout.copies import CopyMade
     from hloscope.core.layout.prove import Copied
     from hloscope.core.layout.remedies import Change
@@ -476,7 +473,9 @@ class _Answer:
                 return ("core",)
             began = time.monotonic()
             backend = replayed.assignment.state.backend
-            with _real_target(backend, self._compile.report(FileKind.TARGET_CONFIG), self._target) as target:
+            name = "gpu" if isinstance(backend, GpuBackend) else "cpu"
+            config = self._compile.report(FileKind.TARGET_CONFIG)
+            with real_target(name, config, self._target) as target:
                 holds, note = prove(
                     replayed.before, change, made, target, lambda: self._compile.module(0), replayed.compiled
                 )
@@ -487,20 +486,6 @@ class _Answer:
                 self._notes.append(note)
             self._proven[change] = ("core", "xla") if holds else ("core",)
         return self._proven[change]
-
-
-@contextmanager
-def _real_target(backend: Backend, config: str | None, named: str | None) -> Generator[str, None, None]:
-    """What the real compiler is to compile for: the GPU that the dump describes, or the one that was named."""
-    if not isinstance(backend, GpuBackend):
-        yield "cpu"
-    elif config is not None and backend.capability != HOPPER:
-        with NamedTemporaryFile("w", prefix="hloscope-gpu-", suffix=".txtpb", encoding="utf-8") as file:
-            file.write(config)
-            file.flush()
-            yield file.name
-    else:
-        yield named if named is not None and os.path.exists(named) else "h100"
 
 
 _ALIASING = "the result lives in the operand's buffer, so the operand is copied before layouts are chosen"

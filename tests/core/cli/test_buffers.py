@@ -95,7 +95,7 @@ def test_an_out_of_memory_message_is_read(capsys: pytest.CaptureFixture[str], tm
     [
         (["--can-share", "a", "nobody"], "no instruction 'nobody'"),
         (["--what-if", "grow:a"], "a change is one of"),
-        (["--prove"], "--prove needs --what-if donate:N"),
+        (["--prove"], "--prove needs a change to prove"),
     ],
 )
 def test_faults_are_one_line(

@@ -14,7 +14,7 @@ from hloscope.core.dumps.buffer_reports import (
     read_memory_usage,
     read_values,
 )
-from hloscope.core.dumps.buffer_reports_oom import parse_size, read_oom
+from hloscope.core.dumps.buffer_reports_oom import looks_like_oom, parse_size, read_oom
 from hloscope.core.errors import DumpError
 
 
@@ -159,3 +159,39 @@ def test_the_breakdown_of_a_tpu() -> None:
         "arguments": 0,
         "HLO temp": 1 << 30,
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "used", "limit", "stat"),
+    [
+        (
+            "W bfc_allocator.cc:501] Allocator (GPU_0_bfc) ran out of memory trying to allocate 3.50GiB (rounded to"
+            " 3758096384)requested by op \nI bfc_allocator.cc:1106] 12 Chunks of size 256 totalling 3.0KiB\n"
+            "I bfc_allocator.cc:1106] 3 Chunks of size 2048 totalling 6.0KiB\nI bfc_allocator.cc:1118] Stats: \n"
+            "Limit:                      16384\nInUse:                       9216\nMaxInUse:                    9216\n",
+            7 << 29, 9216, 16384, ("3 chunks of 2,048 bytes", 6144),
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Attempting to reserve 12.00G at the bottom of memory. That was not possible. There are"
+            " 10.50G free, 0B reserved, and 10.25G reservable.",
+            12 << 30, None, None, ("reservable", 41 << 28),
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem while allocating on stack for %a = bf16[8]{0}"
+            " custom-call(). Scoped allocation with size 17.25M and limit 16.00M exceeded scoped vmem limit by 1.25M.",
+            None, 69 << 18, 16 << 20, None,
+        ),
+        (
+            "INTERNAL: Failed to allocate request for 2.00GiB (2147483648B) on device ordinal 0",
+            2 << 30, None, None, None,
+        ),
+    ],
+    ids=["bfc", "reserve", "scoped", "ordinal"],
+)  # fmt: skip
+def test_messages_of_allocators_and_runtimes(
+    text: str, wanted: int | None, used: int | None, limit: int | None, stat: tuple[str, int] | None
+) -> None:
+    assert looks_like_oom(text)
+    found = read_oom(text)
+    assert (found.wanted, found.used, found.limit) == (wanted, used, limit)
+    assert stat is None or found.stats[stat[0]] == stat[1]

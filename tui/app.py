@@ -109,6 +109,8 @@ class DashboardApp(App[None]):
         """Screens still to be made while nobody types; None until the first one is there."""
         self._pressed = 0.0
         """When the last key or click came."""
+        self._saved = 0.0
+        """When the state was last written."""
         self._untidy = True
         self._typed: deque[events.Key] = deque()
         self._dealt = asyncio.Event()
@@ -217,6 +219,10 @@ class DashboardApp(App[None]):
         quiet = time.monotonic() - self._pressed
         if quiet < _QUIET_SECONDS:
             return
+        if quiet >= _TIDY_SECONDS and self._pressed > self._saved:
+            # A terminal that is closed asks nobody.
+            self._saved = time.monotonic()
+            self._save()
         if self.ahead:
             name = self.ahead.pop(0)
             if name not in self._screens:

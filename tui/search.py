@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from hloscope.core.text.instruction_text import scan_instruction
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -40,5 +42,18 @@ def matching_names(run: Run, stages: Iterable[int], pattern: str, cancelled: Can
     for stage in stages:
         anyhow = pattern if re.match(r"\(\?[aiLmsux]+\)", pattern) else f"(?i){pattern}"
         wanted = with_source_lines(run, stage, anyhow)
-        found |= {place.name for place in run.search(wanted, stage, cancelled=cancelled)}
+        compiled = re.compile(wanted)
+        for place in run.search(wanted, stage, cancelled=cancelled):
+            # What it reads is told by the lines of those: one name would else match all that use it.
+            if place.name not in found and compiled.search(_without_operands(place.text)):
+                found.add(place.name)
     return frozenset(found)
+
+
+def _without_operands(text: str) -> str:
+    """An instruction's line with nothing between the parentheses of its opcode."""
+    scanned = scan_instruction(text, 0)
+    if scanned is None or scanned.operands is None:
+        return text
+    low, high = scanned.operands
+    return text[:low] + text[high:]

@@ -119,8 +119,21 @@ letters before the findings go to their place; a works the slow ones out in a la
             self._list()
         self.at(self.where())
 
+    def action_cancel_work(self) -> None:
+        """Stop what runs; stages that were not read can be read on."""
+        super().action_cancel_work()
+        self._wish = ""
+        if self._summary is None:
+            self.query_one("#facts", Static).update(self._facts().replace("reading them …", "not all read; a reads on"))
+
     def action_all(self) -> None:
-        """Copies, fusion and buffers, one after the other so that keys stay quick."""
+        """Copies, fusion and buffers, one after the other so that keys stay quick; first the stages, where reading
+        them was cancelled."""
+        if self._summary is None:
+            if not any(one.group == "timeline" and one.node is self and one.is_running for one in self.workers):
+                self.query_one("#facts", Static).update(self._facts())
+                self.ask_core(self._read, self._put, group="timeline", what="reading stages")
+            return
         self.ask_core(lambda work: self._find(work, "peak", _peak), self._after_peak, group="findings", what="buffers")
 
     def _after_peak(self, _: None) -> None:
@@ -257,11 +270,6 @@ letters before the findings go to their place; a works the slow ones out in a la
         if found is _LATER:
             makers = {"peak": _peak, "refusal": _refusal, "copy": _copy}
             self.ask_core(lambda work: self._find(work, key, makers[key]), lambda _: None, group="findings", what=key)
-
-    def action_cancel_work(self) -> None:
-        """Nothing is waited for any more."""
-        self._wish = ""
-        super().action_cancel_work()
 
     def _grant(self) -> None:
         """Open what was asked for before it was known, if one is still here."""

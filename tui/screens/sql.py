@@ -105,8 +105,11 @@ i begins to type, ctrl+r runs the query, escape leaves the query; enter on a kep
         pane.show(lines, cursor=min(pane.cursor or 1, len(lines) - 1))
 
     def action_edit(self) -> None:
-        """Type in the query."""
-        self.query_one("#query", TextArea).focus()
+        """Type in the query; one that was given and not touched yet gives way to what is typed."""
+        query = self.query_one("#query", TextArea)
+        query.focus()
+        if any(query.text == text for _, text in QUERIES):
+            query.select_all()
 
     def action_run(self) -> None:
         """Ask the ledger."""

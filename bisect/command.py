@@ -391,11 +391,12 @@ def _search_two(run: Run, against: str, module: str | None, args_path: str | Non
     from hloscope.core.runtime import npz
     from hloscope.core.runtime.verdicts import ReplayOptions
     from hloscope.core.views.run import load
+    from hloscope.core.xla.kernel_ir import read_kernel
 
     with load(against, module if module is not None else same_module(run, against)) as second:
         say_notes(second.notes)
         given = npz.read(args_path).inputs if args_path is not None else None
-        options = ReplayOptions(seed=seed, workers=1)
+        options = ReplayOptions(seed=seed, workers=1, kernels=read_kernel)
         answer = AgainstSearch(run, second, given or None, options, _progress()).run()
     return _finish(answer, run.source, lambda _: None, ending)
 
@@ -407,6 +408,7 @@ def _search_dump(
     from hloscope.bisect.subjects.dump import DumpSearch
     from hloscope.core.runtime import npz
     from hloscope.core.runtime.verdicts import ReplayOptions
+    from hloscope.core.xla.kernel_ir import read_kernel
 
     recorded = npz.read(oracle) if oracle.endswith(".npz") else None
     if recorded is None and oracle != "reference":
@@ -418,7 +420,7 @@ def _search_dump(
         run,
         given or None,
         recorded.outputs if recorded is not None else None,
-        ReplayOptions(seed=seed, workers=1),
+        ReplayOptions(seed=seed, workers=1, kernels=read_kernel),
         _progress(),
         probes,
     ).run()

@@ -16,11 +16,12 @@ from hloscope.bisect.search import Outcome
 from hloscope.core.errors import EvaluationError, HloscopeError, UnsupportedError, UsageError
 from hloscope.core.runtime import npz
 from hloscope.core.runtime.compare import Comparison, Rules, compare, rules_for
-from hloscope.core.runtime.evaluator import evaluate, leaves
+from hloscope.core.runtime.evaluator import EvaluationOptions, evaluate, leaves
 from hloscope.core.runtime.evaluator.values import Array, Token, Value
 from hloscope.core.runtime.inputs import inputs_for
 from hloscope.core.runtime.mesh import evaluate_on_mesh, needs_mesh
 from hloscope.core.text import print_module
+from hloscope.core.xla.kernel_ir import read_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,9 +102,11 @@ def evaluated(module: HloModule, args: Sequence[Value]) -> Sequence[Array | Toke
     Raises what the evaluator raises.
     """
     devices = module.num_partitions * module.replica_count
+    options = EvaluationOptions(kernels=read_kernel)
     if devices == 1 or not needs_mesh(module):
-        return evaluate(module, args)
-    return [cast("Array | Token", leaf) for one in evaluate_on_mesh(module, [args] * devices) for leaf in one]
+        return evaluate(module, args, options=options)
+    every = evaluate_on_mesh(module, [args] * devices, options=options)
+    return [cast("Array | Token", leaf) for one in every for leaf in one]
 
 
 class CommandOracle:

@@ -103,6 +103,10 @@ CODES: Mapping[str, Code] = {
     "semaphore-left": Code(
         "warning", "a semaphore is not zero when the kernel ends", "wait for every copy that was started"
     ),
+    "memory-space": Code(
+        "error", "the running kernel loads or stores what lies in HBM", "copy it with make_async_copy or sync_copy"
+    ),
+    "copy-shape": Code("error", "a copy between references of different shapes", "slice both ends alike"),
     "order-dependent": Code("error", "the result depends on the order of steps or on when copies finish"),
     "interpreter-failed": Code(
         "information", "the interpreter met a form that it was not written for: hloscope's fault, not the kernel's"

@@ -38,7 +38,7 @@ def check_range(subject: Subject) -> Iterator[Finding]:
 def _ranges_in_closed_form(subject: Subject) -> Iterator[Finding]:
     """A grid that is too large to walk: affine maps have exact ranges without a walk."""
     grid = subject.call.static_grid
-    if grid is None or 0 in grid:
+    if grid is None or min(grid, default=1) <= 0:
         return
     for operand in subject.call.operands:
         for dim, start in enumerate(affine_starts(operand, len(grid))):

@@ -397,6 +397,8 @@ class Machine:
         from_ref, to_ref, counter = (self.view(one, operands) for one in (source, target, sem))
         assert from_ref is not None and to_ref is not None and counter is not None
         value = self.load(from_ref)
+        if value.shape != read(to_ref).shape:
+            raise UnsupportedError(f"a copy of shape {list(value.shape)} into {list(read(to_ref).shape)}")
         if equation.params.get("add"):
             value = self.load(to_ref) + value
         self.store(to_ref, value)

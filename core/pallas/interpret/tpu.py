@@ -374,6 +374,13 @@ class TpuMachine(PipelinedMachine):
             signals.append((self._semaphore(sending), size))
         signals.append((self._semaphore(counter), size))
         what = f"the copy of {from_ref.buffer.name}{region(from_ref)} into {to_ref.buffer.name}{region(to_ref)}{where}"
+        sizes = [list(apply(one.buffer.data, one.views).shape) for one in (from_ref, to_ref)]
+        if sizes[0] != sizes[1]:
+            self.faults.add(Fault("copy-shape", f"{what} is of shape {sizes[0]} into {sizes[1]}", core.place))
+            filled_size = math.prod(sizes[1]) * to_ref.buffer.data.dtype.itemsize
+            for semaphore, _ in signals:  # nothing is copied, and whoever waits goes on
+                semaphore.add(Signal(filled_size, dict(core.clock), core.place, what))
+            return []
         add = bool(equation.params.get("add"))
         self._start(core, from_ref, to_ref, tuple(signals), core.place, what, add)
         return []

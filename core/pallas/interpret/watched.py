@@ -208,8 +208,20 @@ class WatchedMachine(Machine):
     def masked_range(self, mask: Any) -> Callable[[Ref, int, Any, int, int], Any]:
         return keep_range if mask is not None else self.out_of_range
 
+    def _check_space(self, ref: Ref, verb: str) -> None:
+        """Source: ``jax-ml/jax:jax/_src/pallas/mosaic/lowering.py``: loads and stores reach VMEM and SMEM only."""
+        if ref.buffer.space in ("hbm", "any"):
+            self.faults.add(
+                Fault(
+                    "memory-space",
+                    f"the kernel {verb} {ref.buffer.name} directly, which lies in HBM: only copies reach it",
+                    self.current.place,
+                )
+            )
+
     def load(self, ref: Ref, mask: Array | None = None) -> Array:
         core = self.current
+        self._check_space(ref, "reads")
         where = self._touch(ref, False, core.agent, core.clock, core.place, self._who(core), mask)
         if ref.buffer.written is not None and not ref.buffer.is_semaphore and not self.selected:
             self._check_read(core, ref, mask, where)
@@ -219,6 +231,7 @@ class WatchedMachine(Machine):
 
     def store(self, ref: Ref, value: Any, mask: Array | None = None) -> None:
         core = self.current
+        self._check_space(ref, "writes")
         where = self._touch(ref, True, core.agent, core.clock, core.place, self._who(core), mask)
         if self.observer is not None:
             self.note("write", f"{ref.buffer.name}{where}")

@@ -131,7 +131,11 @@ class _Slab:
         dtype = shape.type.dtype
         order = _major_to_minor(shape)
         sizes = [shape.dimensions[dim] for dim in order]
-        raw = self._bytes[at : at + shape.element_count * dtype.itemsize].copy().view(dtype).reshape(sizes)
+        bits = _packed_bits(shape)
+        if bits:
+            raw = self._unpack(self._bytes[at : at + -(-shape.element_count * bits // 8)], shape, bits).reshape(sizes)
+        else:
+            raw = self._bytes[at : at + shape.element_count * dtype.itemsize].copy().view(dtype).reshape(sizes)
         # A kernel may round otherwise for an array with other strides; the evaluator's own are in row-major order.
         return self._numpy.array(raw.transpose([order.index(dim) for dim in range(len(order))]), order="C")
 
@@ -150,15 +154,40 @@ class _Slab:
         array = self._numpy.asarray(value, dtype=shape.type.dtype).reshape(shape.dimensions)
         data = self._numpy.ascontiguousarray(array.transpose(_major_to_minor(shape)))
         flat = data.reshape(-1).view(self._numpy.uint8)
+        bits = _packed_bits(shape)
+        if bits:
+            flat = self._pack(flat, bits)
         if flat.nbytes > size:
             raise EvaluationError(f"{node.name} makes {flat.nbytes} bytes, its buffer has {size}")
         self._bytes[at : at + flat.nbytes] = flat
+
+    def _pack(self, flat: Any, bits: int) -> Any:
+        """Several elements in each byte, the first in the lowest bits. Source: ``openxla/xla:xla/util.h#PackIntN``."""
+        each = 8 // bits
+        padded = self._numpy.zeros(-(-flat.size // each) * each, dtype=self._numpy.uint8)
+        padded[: flat.size] = flat & ((1 << bits) - 1)
+        packed = self._numpy.zeros(padded.size // each, dtype=self._numpy.uint8)
+        for number in range(each):
+            packed |= padded[number::each] << (bits * number)
+        return packed
+
+    def _unpack(self, packed: Any, shape: Shape, bits: int) -> Any:
+        """The elements of packed bytes, one a byte as the kernels want them."""
+        each = 8 // bits
+        codes = self._numpy.empty(packed.size * each, dtype=self._numpy.uint8)
+        for number in range(each):
+            codes[number::each] = (packed >> (bits * number)) & ((1 << bits) - 1)
+        codes = codes[: shape.element_count]
+        if shape.type.kind == "int":
+            sign = 1 << (bits - 1)
+            codes = ((codes ^ sign).astype(self._numpy.int8) - sign).view(self._numpy.uint8)
+        return codes.view(shape.type.dtype)
 
     def _makes(self, node: HloInstruction, index: ShapeIndex) -> bool:
         return self._flow.defined_at(node, index) is not None
 
     def _place(self, node: HloInstruction, index: ShapeIndex, shape: Shape) -> tuple[int, int]:
-        if shape.is_dynamic or (shape.layout is not None and shape.layout.element_size_in_bits % 8):
+        if shape.is_dynamic:
             raise UnsupportedError(
                 f"{node.name} has shape {shape}, whose bytes are not laid out one element after another"
             )
@@ -172,6 +201,12 @@ class _Slab:
         if found is None:
             raise EvaluationError(f"{value.short()} has no allocation")
         return self._base[found[0].index] + found[1].offset, found[1].size
+
+
+def _packed_bits(shape: Shape) -> int:
+    """Bits of an element where several share a byte, else 0."""
+    bits = shape.layout.element_size_in_bits if shape.layout is not None else 0
+    return bits if bits in (1, 2, 4) else 0
 
 
 def _major_to_minor(shape: Shape) -> list[int]:

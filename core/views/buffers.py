@@ -316,7 +316,9 @@ class Buffers:
                 raise UnsupportedError(
                     "the TPU compiler's buffer assignment is not reproduced",
                     path=self._run.source.path,
-                    hint="a dump with its *-buffer-assignment.txt is read",
+                    hint="a dump with its *-buffer-assignment.txt is read"
+                    if self._report is None
+                    else "hloscope buffers DUMP --what-if donate:0 --prove asks the compiler itself",
                 )
             self._assignment = assign_buffers(self.module, backend_of(self._target), keep_refusals=True)
         return self._assignment

@@ -204,3 +204,32 @@ ENTRY e (a: f32[64], b: f32[64]) -> (f32[64], f32[32]) {
 )
 def test_bytes_read_as_xla_writes_them(count: int, text: str) -> None:
     assert human_bytes(count) == text
+
+
+def test_elements_that_share_bytes_go_through_the_slab() -> None:
+    """Seven s4 take four bytes; a u2 matrix changes its order; sums and products wrap as without the slab."""
+    module = load_module(
+        """\
+HloModule m, is_scheduled=true
+
+ENTRY e {
+  a = s4[7]{0:E(4)} parameter(0)
+  b = u2[3,5]{0,1:E(2)} parameter(1)
+  d = s4[7]{0:E(4)} add(a, a)
+  w = s32[7]{0} convert(d)
+  k = s4[7]{0:E(4)} multiply(d, a)
+  t = u2[3,5]{1,0:E(2)} copy(b)
+  ROOT r = (s4[7]{0:E(4)}, s32[7]{0}, u2[3,5]{1,0:E(2)}) tuple(k, w, t)
+}
+"""
+    )
+    first, second = (one.shape.type.dtype for one in module.entry.parameters)
+    matrix = (np.arange(15) % 4).reshape(3, 5).astype(second)
+    arguments = [np.array([-8, -3, -1, 0, 2, 3, 7]).astype(first), matrix]
+    assignment = assign_buffers(module)
+    assert [one.size for one in assignment.allocations if one.parameter is not None] == [4, 4]
+    found = run_in_slab(assignment, arguments)
+    plain = evaluate(module, arguments)
+    for got, wanted in zip(found, plain, strict=True):
+        assert np.asarray(got).astype("int32").tolist() == np.asarray(wanted).astype("int32").tolist()
+    assert np.asarray(found[1]).tolist() == [0, -6, -2, 0, 4, 6, -2]

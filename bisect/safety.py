@@ -48,8 +48,14 @@ def control_edges(module: HloModule) -> list[tuple[HloInstruction, HloInstructio
     ]
 
 
-def lost_orders(before: HloModule, after: HloModule) -> list[Unsafe]:
-    """Control edges of one module between instructions that the other still has, and that nothing orders there."""
+def lost_orders(
+    before: HloModule, after: HloModule, *, copies: bool = False, sequence: bool = True
+) -> list[Unsafe]:
+    """Control edges of one module between instructions that the other still has, and that nothing orders there.
+
+    Edges between two copies count where `copies` is set: copy insertion makes, renames and removes them again. Without
+    `sequence` the place in a schedule is no order: the next pass that schedules is free to change it.
+    """
     edges = control_edges(before)
     if not edges:
         return []
@@ -59,11 +65,14 @@ def lost_orders(before: HloModule, after: HloModule) -> list[Unsafe]:
         one, other = places.get(first.name), places.get(second.name)
         if one is None or other is None or one.parent is not other.parent:
             continue
-        if not _is_still(first, one) or not _is_still(second, other) or _ordered(one, other, after):
+        if not _is_still(first, one) or not _is_still(second, other) or _ordered(one, other, after, sequence):
             continue
-        if first.opcode == second.opcode == "copy":
-            continue  # made, renamed and removed again by copy insertion; what they guard shows in the buffers
-        said = f"nothing orders %{other.name} after %{one.name} any more, as a control edge did"
+        if first.opcode == second.opcode == "copy" and not copies:
+            continue  # what they guard shows in the buffers
+        if after.is_scheduled and not sequence and _ordered(one, other, after):
+            said = f"only the schedule orders %{other.name} after %{one.name} now: a control edge is gone"
+        else:
+            said = f"nothing orders %{other.name} after %{one.name} any more, as a control edge did"
         found.append(Unsafe("order", other.name, said))
     return found
 
@@ -73,8 +82,8 @@ def _is_still(before: HloInstruction, after: HloInstruction) -> bool:
     return before.opcode == after.opcode and [x.name for x in before.operands] == [x.name for x in after.operands]
 
 
-def _ordered(one: HloInstruction, other: HloInstruction, module: HloModule) -> bool:
-    if module.is_scheduled:
+def _ordered(one: HloInstruction, other: HloInstruction, module: HloModule, by_sequence: bool = True) -> bool:
+    if module.is_scheduled and by_sequence:
         sequence = list(one.parent)
         return sequence.index(one) < sequence.index(other)
     seen: set[HloInstruction] = set()

@@ -22,10 +22,15 @@ MEANING = (
     "start_index_map", "update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims",
 )  # fmt: skip
 """Attributes that say what is computed."""
+ARITHMETIC = frozenset({
+    "add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "remainder", "atan2", "exponential",
+    "negate", "tanh", "sine", "cosine", "log", "sqrt", "rsqrt", "abs", "floor", "ceil",
+})  # fmt: skip
+"""No two of these give the same on the same operands: a pass that puts one for another gives it other operands."""
 
 
 def rewritten(before: HloModule, after: HloModule) -> list[Unsafe]:
-    """Instructions of one name, opcode, shape and operands on both sides that say another thing."""
+    """Instructions of one name, shape and operands on both sides that say another thing, or are another operation."""
     earlier: dict[tuple[str, str], HloInstruction] = {
         (computation.name, one.name): one for computation in before.computations for one in computation
     }
@@ -33,13 +38,18 @@ def rewritten(before: HloModule, after: HloModule) -> list[Unsafe]:
     for computation in after.computations:
         for one in computation:
             old = earlier.get((computation.name, one.name))
-            if old is None or old.opcode != one.opcode or not old.shape.compatible(one.shape):
+            if old is None or not old.shape.compatible(one.shape):
+                continue
+            if old.opcode != one.opcode and not {old.opcode, one.opcode} <= ARITHMETIC:
                 continue
             mine, theirs = [(x.name, x.shape) for x in one.operands], [(x.name, x.shape) for x in old.operands]
             if [name for name, _ in mine] != [name for name, _ in theirs]:
                 continue
             if any(not x.compatible(y) for (_, x), (_, y) in zip(mine, theirs, strict=True)):
                 continue  # a tuple lost elements, and what stood at one place stands at another
+            if old.opcode != one.opcode:
+                found.append(Unsafe("value", one.name, f"%{one.name} is {one.opcode} where it was {old.opcode}"))
+                continue
             if one.opcode == "constant":
                 if old.payload != one.payload and "{...}" not in (str(old.payload) + str(one.payload)):
                     said = f"constant %{one.name} is {_cut(one.payload)} where it was {_cut(old.payload)}"
@@ -59,9 +69,20 @@ def _cut(payload: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def unseen(before: HloModule, after: HloModule, *, layouts: bool) -> list[Unsafe]:
-    """Orders that a stage loses and layouts that it gets wrong; `layouts` where both stages have theirs assigned."""
-    found = lost_orders(before, after)
+DROPS_COPY_EDGES = frozenset({"copy-insertion", "after_removing_unnecessary_copies", "loop-double-buffer-transformer"})
+"""Passes that remove the order of two copies with the need for it."""
+DROPS_ALL_EDGES = frozenset({"after_optimizations_after_buffer_assignment", "legalize-scheduling-annotations"})
+"""Stages behind the last pass that schedules: the sequence stands, and edges may go."""
+
+
+def unseen(before: HloModule, after: HloModule, *, layouts: bool, pass_name: str = "") -> list[Unsafe]:
+    """Orders that a stage loses and layouts that it gets wrong; `layouts` where both stages have theirs assigned.
+
+    `pass_name` says which edges the pass between the two may drop.
+    """
+    found = lost_orders(
+        before, after, copies=pass_name not in DROPS_COPY_EDGES, sequence=pass_name in DROPS_ALL_EDGES
+    )
     if layouts:
         turned = _layouts_turned(before, after)
         known = {(one.kind, one.instruction) for one in layout_faults(before)}
@@ -102,5 +123,5 @@ def _layouts_turned(before: HloModule, after: HloModule) -> list[Unsafe]:
     return found
 
 
-_MAY_TURN = frozenset({"copy", "transpose", "bitcast", "reshape", "custom-call", "fusion", "convolution", "dot"})
+_MAY_TURN = frozenset({"copy", "bitcast", "custom-call"})
 """Opcodes whose result a later pass may give another layout."""

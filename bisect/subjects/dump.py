@@ -256,7 +256,7 @@ class _Search:
                 before = None
                 continue
             if before is not None and not self._asked.quick:
-                found = unseen(before, after, layouts=had_layouts)
+                found = unseen(before, after, layouts=had_layouts, pass_name=rows[number].pass_name)
                 verdict = self._verdicts.get(number, _UNSEEN)
                 far = verdict.max_abs or 0.0
                 if verdict.status == AGREES and far > moved:

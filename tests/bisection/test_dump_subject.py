@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from hloscope.bisect.putback import align, lay_open, put_back
 from hloscope.bisect.search import Outcome, smallest_cure
+from hloscope.bisect.subjects.stage_probe import StageProbe
 from hloscope.core.cli.main import run
 from hloscope.core.hlo.hashing import structural_hash
 from hloscope.core.text import load_module, print_module
@@ -118,6 +119,34 @@ def test_stage_and_instruction_are_found(tmp_path: Path, name: str) -> None:
     for probe in answer["probes"]:
         levels[probe["level"]] = levels.get(probe["level"], 0) + 1
     assert levels["stage"] <= ceil(log2(len(STAGES))) + 3
+
+
+class Killed(BaseException):
+    """What stands for a kill: nothing catches it."""
+
+
+def test_a_dump_s_search_that_is_killed_goes_on_where_it_was(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = write_dump(tmp_path / "dump", FAULTS["other opcode"])
+    wanted = bisect(dump)
+    run_probe, made = StageProbe.run, list[str]()
+    limit = 0
+
+    def counted(self: StageProbe) -> Outcome:
+        if len(made) == limit:
+            raise Killed
+        made.append(self.key)
+        return run_probe(self)
+
+    monkeypatch.setattr(StageProbe, "run", counted)
+    for limit in (0, 1, 3, 4):
+        with pytest.raises(Killed):
+            bisect(dump)
+        assert len(made) == limit, "nothing is asked again"
+    limit = 99
+    assert bisect(dump) == wanted
+    assert len(made) == len(set(made)) and not list(cache.glob("bisect/*"))
 
 
 def test_a_fault_that_a_later_stage_undoes_is_found_too(tmp_path: Path) -> None:

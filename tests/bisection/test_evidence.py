@@ -186,12 +186,16 @@ NAMES = (
     [
         (", control-predecessors={%one}", "", "two", "nothing orders %two after %one"),
         ("%two = f32[4,6]{1,0} multiply", "%two = f32[4,6]{0,1} multiply", "two", "layout"),
+        ("SCHEDULED, control-predecessors={%one}", "", "two", "only the schedule orders %two after %one"),
         ("", "", None, ""),
     ],
 )
 def test_orders_and_layouts_of_a_dump(tmp_path: Path, old: str, new: str, instruction: str | None, said: str) -> None:
+    stage = STAGE
+    if old.startswith("SCHEDULED"):
+        old, stage = old.removeprefix("SCHEDULED"), STAGE.replace("HloModule m", "HloModule m, is_scheduled=true")
     for number, name in enumerate(NAMES):
-        text = STAGE.replace(old, new) if old and number >= 2 else STAGE
+        text = stage.replace(old, new) if old and number >= 2 else stage
         # Stages that differ in nothing but a name are told apart.
         (tmp_path / f"module_0001.m.{name}.txt").write_text(text.replace("%three", f"%three.{number}"))
     with load(str(tmp_path)) as run:

@@ -6,6 +6,7 @@ Source: ``openxla/xla:xla/service/shape_inference.cc#InferWindowOutputShape, #In
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from hloscope.core.hlo.attributes import Window, WindowDimension
@@ -110,6 +111,31 @@ def _check_permutations(numbers: ConvolutionDimensionNumbers, rank: int) -> None
             invalid(f"{name} dimensions of convolution must contain each dimension exactly once: {numbers}.")
 
 
+_SPARSE = re.compile(r"(lhs|rhs)=\s*\{([^{}]*)\}")
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else invalid(f"expected a number in sparsity_config, got {text!r}")
+
+
+def _sparse_operands(request: Request) -> dict[str, dict[str, str]]:
+    """What ``sparsity_config`` says of each side, with the indices of the extra operands in range and apart."""
+    sides = {
+        side: dict(word.split("=", 1) for word in body.replace(",", " ").split() if "=" in word)
+        for side, body in _SPARSE.findall(str(request.attr("sparsity_config") or ""))
+    }
+    for side, told in sides.items():
+        index = _number(told.get("idx", "0"))
+        if not 2 <= index < len(request.operands):
+            invalid(f"Sparsity idx {index} out of bounds for {side}")
+        if not request.operands[index].is_array:
+            got = human(request.operands[index])
+            invalid(f"Expected array argument for {side} sparsity at index {index}, but got {got}")
+    if len({told.get("idx", "0") for told in sides.values()}) < len(sides):
+        invalid(f"LHS and RHS sparsity idx cannot be the same ({sides['lhs']['idx']})")
+    return sides
+
+
 def _convolved(
     request: Request,
     lhs: Shape,
@@ -140,10 +166,15 @@ def _convolved(
             f"Expected input batch dimension (value {batch}) to be divisible by batch_group_count (value {batches}); "
             f"{end}"
         )
-    kind = str(request.attr("convolution_kind", "fprop"))
-    if kind != "fprop" or request.attr("sparsity_config") is not None:
-        # Gradient kinds and sparse kernels exist between two passes of one backend; the shape is taken as given.
+    if str(request.attr("convolution_kind", "fprop")) != "fprop":
+        # Gradient kinds exist between two passes of one backend; the shape is taken as given.
         return request.needs_shape()
+    sparse = _sparse_operands(request).get("rhs")
+    if sparse is not None:
+        kept, _, block = sparse.get("sparsity", "0x0").partition("x")
+        if kept != "1":
+            invalid("Only 1:N sparsity is currently supported.")
+        kernel_in *= _number(block)
     if features % groups or features // groups != kernel_in:
         invalid(
             f"Expected LHS feature dimension (value {features}) to be a multiple of feature_group_count (value "

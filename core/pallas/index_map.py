@@ -178,7 +178,8 @@ def _called(equation: Equation) -> Jaxpr | None:
 def grid_points(grid: Sequence[int]) -> Array:
     """All grid points in the interpreter's order, last axis fastest: an array of (steps, dimensions).
 
-    An empty grid has one step, one with a bound of 0 or less none. Raises ``UnsupportedError`` for a grid with more than ``MOST_STEPS`` steps.
+    An empty grid has one step, one with a bound of 0 or less none.
+    Raises ``UnsupportedError`` for a grid with more than ``MOST_STEPS`` steps.
     """
     grid = [max(bound, 0) for bound in grid]
     steps = math.prod(grid)

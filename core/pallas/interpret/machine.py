@@ -325,6 +325,7 @@ class Machine:
         ref, transforms, mask, other = equation.params["args_tree"]
         target = resolve(operands[ref.index], transforms, operands, 0, self.masked_range(mask))
         chosen = slot_value(mask, operands)
+        self.check_lanes(chosen, target)
         shape, dtype = equation.out_avals[0].shape, dtype_of(equation.out_avals[0].dtype)
         found = self.load(target, cropped(chosen, target))
         if found.shape != shape:  # what lies past the end is nobody's
@@ -340,11 +341,15 @@ class Machine:
         yield from self.pause()
         ref, transforms, value, mask = equation.params["args_tree"]
         target = resolve(operands[ref.index], transforms, operands, 0, self.masked_range(mask))
+        self.check_lanes(slot_value(mask, operands), target)
         chosen = cropped(slot_value(mask, operands), target)
         new = cropped(slot_value(value, operands), target)
         old = self.load(target, chosen) if equation.outputs[0] is not None else None
         self.store(target, new, chosen)
         return [old]
+
+    def check_lanes(self, mask: Array | None, target: Ref) -> None:
+        """Told which lanes a masked access selects, before those past the end are cut off."""
 
     def masked_range(self, mask: Any) -> Callable[[Ref, int, Any, int, int], Any]:
         """How a masked access treats indices out of range: slices are cut off, as ``interpret=True`` does."""

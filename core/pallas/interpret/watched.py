@@ -24,6 +24,7 @@ from hloscope.core.pallas.interpret.memory import (
     Region,
     apply,
     clamp_range,
+    cropped,
     keep_range,
     read,
     region,
@@ -204,6 +205,22 @@ class WatchedMachine(Machine):
             )
         )
         return clamp_range(ref, dim, start, size, extent)
+
+    def check_lanes(self, mask: Array | None, target: Ref) -> None:
+        kept = cropped(mask, target)
+        if mask is None or kept is None:
+            return
+        lost = int(np.count_nonzero(mask)) - int(np.count_nonzero(kept))
+        if lost > 0:
+            core = self.current
+            self.faults.add(
+                Fault(
+                    "out-of-bounds",
+                    f"{from_point(core.point)}{lost:,} of the lanes that the mask selects lie past the end of"
+                    f" {target.buffer.name}",
+                    core.place,
+                )
+            )
 
     def masked_range(self, mask: Any) -> Callable[[Ref, int, Any, int, int], Any]:
         return keep_range if mask is not None else self.out_of_range

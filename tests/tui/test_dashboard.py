@@ -154,6 +154,9 @@ async def test_search_looks_at_what_a_line_does_not_show(dump: Path) -> None:
             assert current is not None and current.instruction in names, (words, current, status(pilot))
         await press(pilot, "slash", *"nobody", "enter")
         assert "no line matches" in status(pilot)
+        for screen, words, told in (("1", "slowest", "match"), ("7", "nobody", "no line matches")):
+            await press(pilot, screen, "slash", *words, "enter")
+            assert told in status(pilot), screen
 
 
 async def test_finding_and_following_an_instruction_and_back(dump: Path) -> None:

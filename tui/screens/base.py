@@ -364,14 +364,14 @@ class RunScreen(Screen[None]):
         lines = [line for line in pane.lines if line.instruction is not None]
         stages = sorted({self.searched(line) for line in lines}, reverse=True)[:SEARCHED_STAGES]
         if not stages:
-            self._found(pane, count, frozenset())
+            self._tell_matches(pane, count, frozenset())
             return
 
         def put(names: frozenset[str]) -> None:
             if pane.is_attached:
-                self._found(pane, pane.find(text, names, go=not count), names)
+                self._tell_matches(pane, pane.find(text, names, go=not count), names)
 
-        self._found(pane, count, frozenset(), more=" …")
+        self._tell_matches(pane, count, frozenset(), more=" …")
         self.ask_core(lambda work: matching_names(self.run, stages, text, work.cancelled), put, group="search")
 
     def searched(self, line: Line) -> int:
@@ -380,7 +380,7 @@ class RunScreen(Screen[None]):
         last = len(self.run.outline) - 1
         return stage if stage is not None and 0 <= stage <= last else last
 
-    def _found(self, pane: LinePane, count: int, names: frozenset[str], more: str = "") -> None:
+    def _tell_matches(self, pane: LinePane, count: int, names: frozenset[str], more: str = "") -> None:
         """What a search found."""
         if count:
             told = f"{count:,} line{'s match' if count > 1 else ' matches'}; n and N go on{more}"

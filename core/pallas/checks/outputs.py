@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -199,6 +200,24 @@ def _meeting(
             shared = np.maximum(low[number], low[other]), np.minimum(high[number], high[other])
             return of[number], of[other], shared[0].tolist(), shared[1].tolist()
     return None
+
+
+def check_semantics(subject: Subject) -> Iterator[Finding]:
+    """Parallel dimensions of a TPU's grid that are no prefix of it.
+
+    Source: ``jax-ml/jax:jax/_src/pallas/mosaic/interpret/interpret_pallas_call.py``.
+    """
+    if subject.backend not in (None, "tpu") or not subject.call.compiler.get("dimension_semantics"):
+        return
+    words = [word in ("parallel", "core_parallel") for word in subject.call.semantics]
+    given = words[len(subject.call.vmapped) :]
+    if any(later and not earlier for earlier, later in pairwise(given)):
+        number = next(d for d, (earlier, later) in enumerate(pairwise(given)) if later and not earlier) + 1
+        yield subject.finding(
+            "dimension-semantics",
+            f"dimension {number + len(subject.call.vmapped)} of the grid is parallel and dimension"
+            f" {number - 1 + len(subject.call.vmapped)} before it is not",
+        )
 
 
 def parallel_dims(subject: Subject) -> frozenset[int]:

@@ -66,6 +66,10 @@ CODES: Mapping[str, Code] = {
         "error", "steps that may run at once write the same output block",
         "make the dimension 'arbitrary', give each step its own block, or accumulate atomically",
     ),
+    "dimension-semantics": Code(
+        "warning", "a parallel dimension of the grid stands behind one that is not: jax's TPU interpreter refuses that",
+        "put the parallel dimensions first",
+    ),
     "alias-hazard": Code(
         "warning", "an input that shares memory with an output is read after that memory was written",
         "read each block before any step writes it, or drop the alias",
@@ -123,6 +127,7 @@ CHECKS: tuple[Check, ...] = (
     outputs.check_revisits,
     outputs.check_overlaps,
     outputs.check_parallel,
+    outputs.check_semantics,
     initialisation.check_initialised,
     aliases.check_aliases,
     aliases.check_prefetch_written,

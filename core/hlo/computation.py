@@ -150,7 +150,7 @@ class HloComputation:
         Returns whether the parameters stand in the order of their numbers, without holes.
         """
         self._instructions = dict.fromkeys(instructions)
-        self._parameters = [node for node in self._instructions if node._opcode == "parameter"]
+        self._parameters = [node for node in self._instructions if node.opcode == "parameter"]
         numbers = [node.payload for node in self._parameters]
         in_order = numbers == [str(i) for i in range(len(numbers))]
         if not in_order:

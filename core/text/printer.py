@@ -269,7 +269,8 @@ def _line(node: HloInstruction, writer: LineWriter, names: Mapping[HloInstructio
             value = _bodies(node, key, writer, depth)
             if key == "to_apply" and opcode not in _APPLIED and opcode.removesuffix("-start") not in _APPLIED:
                 key = "calls"
-        if body and key in _BEHIND_CALLS:
+        of_wrapped = key == "frontend_attributes" and key not in node.raw_attrs  # those stand with its own attributes
+        if body and key in _BEHIND_CALLS and not of_wrapped:
             text, body = text + body, ""
         text += f", {key}={value}"
     return text + body

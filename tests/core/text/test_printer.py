@@ -211,6 +211,26 @@ ENTRY e {
     assert "negate-start(f32[4]{0} tmp_1), calls=\n  {\n" in entry and "  }, frontend_attributes" in entry
 
 
+def test_attributes_of_what_a_start_runs_stand_before_its_body() -> None:
+    text = """HloModule m
+
+w {
+  d = f32[] parameter(0)
+  t = token[] parameter(1)
+  ROOT s = (f32[], u32[], token[]) send(d, t), channel_id=1, frontend_attributes={k="v"}
+}
+
+ENTRY e {
+  d = f32[] constant(5)
+  t = token[] after-all()
+  s = ((f32[], token[]), (f32[], u32[], token[]), s32[]) async-start(d, t), calls=w
+  ROOT o = (f32[], u32[], token[]) async-done(s), calls=w
+}
+"""
+    printed = print_module(load_module(text), PrintOptions.canonical())
+    assert 'send-start(f32[] tmp_0, token[] tmp_1), channel_id=1, frontend_attributes={k="v"}, calls=\n  {\n' in printed
+
+
 def test_without_metadata_shardings_have_none_either() -> None:
     line = 'ROOT t = (f32[4,8], f32[4,8]) tuple(a, a), sharding={{replicated metadata={op_name="}"}}, {replicated}}'
     module = load_module(FRAME.format(line=line))

@@ -6,7 +6,9 @@ names and ids are read, straight from the wire format. Source: ``openxla/xla:xla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+
+from hloscope.core.dumps.wire import read_fields
 
 _MODULE_IN_HLO_PROTO = 1
 _COMPUTATIONS = 3
@@ -30,9 +32,9 @@ def instruction_places(data: bytes) -> dict[str, Mapping[str, int]]:
         places: dict[str, int] = {}
         for number, value in computation:
             if number == _INSTRUCTIONS and isinstance(value, bytes):
-                fields = list(_fields(value))
-                id_ = next((one for key, one in fields if key == _INSTRUCTION_ID and isinstance(one, int)), 0)
-                places[_text(fields, _NAME)] = id_ & _LOCAL_ID
+                own = list(read_fields(value))
+                id_ = next((one for key, one in own if key == _INSTRUCTION_ID and isinstance(one, int)), 0)
+                places[_text(own, _NAME)] = id_ & _LOCAL_ID
         found[_text(computation, _NAME)] = places
     return found
 
@@ -41,14 +43,14 @@ def _computations(data: bytes) -> list[list[tuple[int, _Value]]]:
     """The fields of each computation."""
     try:
         # Field 1 is the module in one and its name in the other; field 3 of an HloProto is the buffer assignment.
-        inner = [value for number, value in _fields(data) if number == _MODULE_IN_HLO_PROTO]
+        inner = [value for number, value in read_fields(data) if number == _MODULE_IN_HLO_PROTO]
     except (IndexError, ValueError):
         return []
     for candidate in (*inner, data):
         try:
             found = [
-                list(_fields(value))
-                for number, value in (_fields(candidate) if isinstance(candidate, bytes) else ())
+                list(read_fields(value))
+                for number, value in (read_fields(candidate) if isinstance(candidate, bytes) else ())
                 if number == _COMPUTATIONS and isinstance(value, bytes)
             ]
         except (IndexError, ValueError):
@@ -58,40 +60,6 @@ def _computations(data: bytes) -> list[list[tuple[int, _Value]]]:
     return []
 
 
-def _text(fields: list[tuple[int, _Value]], wanted: int) -> str:
-    value = next((one for number, one in fields if number == wanted), b"")
+def _text(message: list[tuple[int, _Value]], wanted: int) -> str:
+    value = next((one for number, one in message if number == wanted), b"")
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, _Value]]:
-    """The fields of a message, fixed-width ones skipped. Raises ValueError, IndexError for what is none."""
-    at, end = 0, len(data)
-    while at < end:
-        key, at = _varint(data, at)
-        kind = key & 7
-        if kind == 2:
-            size, at = _varint(data, at)
-            if at + size > end:
-                raise ValueError("cut off")
-            yield key >> 3, data[at : at + size]
-            at += size
-        elif kind == 0:
-            value, at = _varint(data, at)
-            yield key >> 3, value
-        elif kind in (1, 5):
-            at += 8 if kind == 1 else 4
-        else:
-            raise ValueError("no protocol buffer")
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("no protocol buffer")

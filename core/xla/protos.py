@@ -6,9 +6,10 @@ import gzip
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from hloscope.core.dumps.wire import read_fields
 from hloscope.core.errors import CompileError, DumpError, HloscopeError
 from hloscope.core.xla.child import clean_environment, run_child
 
@@ -73,7 +74,7 @@ def module_proto(data: bytes) -> bytes:
     """
     fields = dict[int, bytes]()
     try:
-        for number, value in _fields(data):
+        for number, value in read_fields(data):
             if isinstance(value, bytes):
                 fields.setdefault(number, value)
     except (IndexError, ValueError):
@@ -87,7 +88,7 @@ def module_proto(data: bytes) -> bytes:
         return name
     inner = name
     try:
-        nested = dict(_fields(inner))
+        nested = dict(read_fields(inner))
     except (IndexError, ValueError):
         raise DumpError("a protocol buffer, but not of an HLO module") from None
     module = nested.get(1)
@@ -98,7 +99,7 @@ def module_proto(data: bytes) -> bytes:
 
 def _looks_like_module(data: bytes) -> bool:
     try:
-        first = {number: value for number, value in _fields(data[: 1 << 16], partial=True) if number in (1, 2)}
+        first = {number: value for number, value in read_fields(data[: 1 << 16], partial=True) if number in (1, 2)}
     except (IndexError, ValueError):
         return False
     name, entry = first.get(1), first.get(2)
@@ -107,47 +108,6 @@ def _looks_like_module(data: bytes) -> bool:
 
 def _is_name(data: bytes) -> bool:
     return 0 < len(data) < 4096 and all(32 <= byte < 127 for byte in data)
-
-
-def _fields(data: bytes, *, partial: bool = False) -> Iterator[tuple[int, bytes | int]]:
-    """The top-level fields of a serialized message; with ``partial`` a cut end is no fault."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        number, wire = key >> 3, key & 7
-        if number == 0:
-            raise ValueError("field number 0")
-        if wire == 0:
-            value, at = _varint(data, at)
-            yield number, value
-        elif wire == 2:
-            size, at = _varint(data, at)
-            if at + size > len(data):
-                if partial:
-                    return
-                raise ValueError("field longer than the message")
-            yield number, data[at : at + size]
-            at += size
-        elif wire in (1, 5):
-            size = 8 if wire == 1 else 4
-            if at + size > len(data):
-                raise ValueError("field longer than the message")
-            at += size
-        else:
-            raise ValueError(f"wire type {wire}")
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("number too long")
 
 
 def proto_reader(protos: Sequence[bytes]) -> list[str]:

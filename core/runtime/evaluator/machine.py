@@ -262,7 +262,10 @@ class Evaluator:
         plan = self.plan(computation)
         # Scalars in the text; any common shape here.
         free = Plan(
-            [Step(s.instruction, s.kernel, s.operands, s.slot, s.dead, None, None, s.disturb) for s in plan.steps],
+            [
+                Step(s.instruction, _free_kernel(s), s.operands, s.slot, s.dead, None, None, s.disturb)
+                for s in plan.steps
+            ],
             plan.template,
             plan.parameters,
             plan.root,
@@ -357,11 +360,20 @@ def _in_order(computation: HloComputation) -> Sequence[HloInstruction]:
     return computation.instructions
 
 
+_IDENTITIES = frozenset({"broadcast", "reshape", "transpose"})
+"""Opcodes that leave a scalar as it is; passes leave them in comparators."""
+
+
+def _free_kernel(step: Step) -> Kernel:
+    """The kernel of a step on scalars, for arrays of any shape."""
+    return (lambda value: value) if step.instruction.opcode in _IDENTITIES else step.kernel
+
+
 def _runs_on_arrays(computation: HloComputation) -> bool:
     for node in computation:
         if any(not leaf.is_scalar for _, leaf in node.shape.leaves()):
             return False
-        if node.opcode not in SHAPELESS and node.opcode not in ("parameter", "constant", "bitcast"):
+        if node.opcode not in SHAPELESS and node.opcode not in ("parameter", "constant", "bitcast", *_IDENTITIES):
             return False
         if node.opcode in ("bitcast", "bitcast-convert") and node.shape.type.bits != node.operand(0).shape.type.bits:
             return False

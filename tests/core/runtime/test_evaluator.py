@@ -217,10 +217,11 @@ def test_sort_without_an_order_still_permutes() -> None:
 
 
 def test_a_comparator_that_looks_at_bits_runs_on_whole_rows() -> None:
-    """What XLA:CPU makes of a sort of floats: one comparison at a time would take minutes."""
+    """What XLA makes of a sort of floats, midway too: one comparison at a time would take minutes."""
     computations = (
-        "c {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  zero = s32[] constant(0)\n"
-        "  most = s32[] constant(2147483647)\n  ia = s32[] bitcast(a)\n  ib = s32[] bitcast(b)\n"
+        "c {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  nil = s32[] constant(0)\n"
+        "  zero = s32[] broadcast(nil), dimensions={}\n  all = s32[] constant(2147483647)\n"
+        "  most = s32[] reshape(all)\n  ia = s32[] bitcast(a)\n  ib = s32[] bitcast(b)\n"
         "  na = pred[] compare(ia, zero), direction=LT\n  nb = pred[] compare(ib, zero), direction=LT\n"
         "  xa = s32[] xor(most, ia)\n  xb = s32[] xor(most, ib)\n"
         "  ka = s32[] select(na, xa, ia)\n  kb = s32[] select(nb, xb, ib)\n"

@@ -7,12 +7,14 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from tests.tui.settling import settle
 from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input, Static, TextArea
 
 from hloscope.core.views.run import load
+from hloscope.tui import child
 from hloscope.tui.app import DashboardApp
 from hloscope.tui.navigation import SCREENS, Place, neighbour
 from hloscope.tui.palette import Actions
@@ -289,6 +291,67 @@ async def test_bisect_runs_as_a_child_and_pallas_reads_a_file(tmp_path: Path) ->
         assert "calls" in label(pilot, "#head") and "findings" in lines(pilot, "#list")
         await ask(pilot, "a", str(tmp_path / "missing.py"))
         assert "missing.py" in label(pilot, "#head")
+
+
+async def test_a_traced_kernel_is_walked_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    common = {"block": ["8", "128"], "copied": True, "index_map": {"file": "k.py", "line": 9}}
+    operands = [
+        {
+            "name": "x_ref",
+            "kind": "input",
+            "array": "float32[16,128]",
+            "blocks": 2,
+            "fetches": 2,
+            "reuses": 2,
+            **common,
+        },
+        {
+            "name": "o_ref",
+            "kind": "output",
+            "array": "float32[8,128]",
+            "blocks": 1,
+            "fetches": 1,
+            "reuses": 3,
+            **common,
+        },
+        {"name": "h_ref", "kind": "input", "array": "float32[64,128]", "copied": False, "space_meaning": "left there"},
+    ]
+    top, low = "x_ref[0:8, 0:128]", "x_ref[8:16, 0:128]"
+    schedule = [
+        {"step": 0, "point": [0, 0], "fetched": [top], "reused": [], "written": []},
+        {"step": 1, "point": [0, 1], "fetched": [], "reused": [top], "written": []},
+        {"step": 2, "point": [1, 0], "fetched": [low], "reused": [], "written": []},
+        {"step": 3, "point": [1, 1], "fetched": [], "reused": [low], "written": ["o_ref[0:8, 0:128]"]},
+    ]
+    call = {"name": "sum_kernel", "file": "k.py", "line": 3, "grid": [2, 2], "traced": True, "steps": 4}
+    data = {
+        "findings": [],
+        "calls": [{**call, "operands": operands, "schedule": schedule, "scratch": ["Ref<vmem>{f32[8]}"]}],
+    }
+    asked: list[list[str]] = []
+
+    def answer(words: list[str], **_: object) -> child.Answer:
+        asked.append(words)
+        return child.Answer(0, data, ())
+
+    monkeypatch.setattr(child, "ask", answer)
+    async with dashboard(GPU, start=Place("pallas", subject="k.py --trace")) as pilot:
+        assert "--trace" in asked[0]
+        told = lines(pilot, "#detail").split("\n")
+        table = [line for line in told if line.strip()[:1].isdigit() and "(" in line and "block" not in line]
+        # Of each operand of each step: the block, and whether it comes, stays or goes.
+        assert [line.split("  ")[-1].strip() for line in table] == ["= [0:8, 0:128]"] * 3 + ["▲ [0:8, 0:128]"]
+        assert ["▼ [8:16, 0:128]" in line for line in table] == [False, False, True, False]
+        assert ["= [8:16, 0:128]" in line for line in table] == [False, False, False, True]
+        assert "  ◉ · " in told and "  ■ · " in told and "scratch in VMEM: f32[8]" in lines(pilot, "#detail")
+        assert "not moved by the pipeline: left there" in lines(pilot, "#detail")
+        await press(pilot, *["right_square_bracket"] * 3)
+        told = lines(pilot, "#detail").split("\n")
+        assert "  ■ ◉ " in told and "at step 3 (1, 1)" in lines(pilot, "#detail") and "step 3" in status(pilot)
+        assert told[told.index("    ■ ") - 1] == "    □   now = [8:16, 0:128]"
+        # Coming back to the screen runs nobody's code again.
+        await press(pilot, "1", "b")
+        assert len(asked) == 1 and "pallas" in status(pilot)
 
 
 async def test_history_marks_goto_palette_and_what_is_restored(tmp_path: Path) -> None:

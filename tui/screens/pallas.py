@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.binding import Binding, BindingType
 
 from hloscope.tui import child
-from hloscope.tui.content import Line, plain
+from hloscope.tui.content import Line, Mark, plain
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import Work
 from hloscope.tui.screens.two_panes import TwoPanesScreen
-from hloscope.tui.show import counted, show_bytes
+from hloscope.tui.show import columns, counted, show_bytes
 
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
@@ -22,6 +24,18 @@ _MARKS = {"error": "removed", "warning": "modified"}
 _SEVERITIES = {"error": 0, "warning": 1, "information": 2}
 _GRID_ROWS = 12
 _GRID_COLUMNS = 24
+_STEPS = 500
+_SCRATCH = re.compile(r"Ref<(\w+)>\{(.*)\}")
+_BLOCK = re.compile(r"(?P<name>.*)\[(?P<ranges>[^\]]*)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The block of an operand that a step works on."""
+
+    ranges: str
+    sign: str
+    """How it came or goes: as the heading of the steps says."""
 
 
 class _Place:
@@ -45,8 +59,8 @@ without --trace the file is only parsed; --trace imports it in a child process, 
         Binding("r", "again", "Again"),
         Binding("t", "trace('--trace')", "Trace it"),
         Binding("u", "trace('--interpret')", "Run it instrumented"),
-        Binding("right_square_bracket", "step(1)", "Next grid step", show=False),
-        Binding("left_square_bracket", "step(-1)", "Previous grid step", show=False),
+        Binding("right_square_bracket", "step(1)", "Next grid step", key_display="]"),
+        Binding("left_square_bracket", "step(-1)", "Previous grid step", key_display="[", show=False),
     ]
 
     def __init__(self, run: Run) -> None:
@@ -54,6 +68,7 @@ without --trace the file is only parsed; --trace imports it in a child process, 
         self._words = ""
         self._data: dict[str, Any] | None = None
         self._step = 0
+        self._told: object = None
 
     def start(self) -> None:
         """Ask for a file."""
@@ -77,8 +92,7 @@ without --trace the file is only parsed; --trace imports it in a child process, 
     def action_trace(self, option: str) -> None:
         """The same file, traced or run."""
         if self._words:
-            kept = [word for word in self._words.split() if word not in ("--trace", "--interpret")]
-            self._words = " ".join([*kept, option])
+            self._words = f"{_only_read(self._words)} {option}"
             self.action_again()
 
     def action_again(self) -> None:
@@ -134,6 +148,8 @@ without --trace the file is only parsed; --trace imports it in a child process, 
         if not isinstance(item, dict):
             return ()
         found = cast("dict[str, Any]", item)
+        if self._told is not found:
+            self._told, self._step = found, 0
         return self._finding(found) if "severity" in found else self._call(found)
 
     def _finding(self, one: dict[str, Any]) -> list[Line]:
@@ -166,70 +182,109 @@ without --trace the file is only parsed; --trace imports it in a child process, 
 
     def _call(self, one: dict[str, Any]) -> list[Line]:
         place = _Place(str(one.get("file")), int(one.get("line") or 1))
+        schedule = cast("list[dict[str, Any]]", one.get("schedule") or [])
+        operands = cast("list[dict[str, Any]]", one.get("operands") or [])
+        held = _held(schedule, [str(row.get("name")) for row in operands])
+        self._step = max(0, min(self._step, len(schedule) - 1))
         out = [Line(f"{one.get('name')}  {place.file}:{place.line}", "heading", item=place)]
         if one.get("bytes_moved") is not None:
             out.append(plain(f"  moved by the pipeline: {show_bytes(one['bytes_moved'])}"))
+        out += [plain(), *self._grid(one, schedule)]
+        if schedule:
+            point = _point(schedule[self._step])
+            out.append(plain(f"  at step {self._step} {point}; [ and ] step", "strong"))
         out += [plain(), plain("operands", "heading")]
-        for row in one.get("operands") or []:
+        for row in operands:
+            name = str(row.get("name"))
+            out += self._operand(row, held[self._step].get(name) if held else None, held, name)
+        out += [plain(f"  scratch {_SCRATCH.sub(_scratch, str(text))}") for text in one.get("scratch") or []]
+        if schedule:
+            out += [plain(), plain("steps: ▼ fetches, = keeps, ▲ writes back after it", "heading")]
+            out += _steps(schedule[:_STEPS], held, [str(row["name"]) for row in operands if row.get("copied")])
+            if len(schedule) > _STEPS:
+                out.append(plain(f"  … {len(schedule) - _STEPS:,} more"))
+        elif one.get("traced"):
+            out += [plain(), plain("  the blocks of its steps are not known: see the findings")]
+        else:
+            out += [plain(), plain("  t traces the function: then each step tells what it fetches and writes")]
+        return out
+
+    def _operand(
+        self, row: dict[str, Any], now: _Held | None, held: Sequence[dict[str, _Held]], name: str
+    ) -> list[Line]:
+        """An operand, what is moved of it, and where in it the step is."""
+        place = cast("dict[str, Any]", row.get("index_map") or row.get("spec") or {})
+        item = _Place(str(place["file"]), int(place["line"])) if place.get("file") else None
+        text = f"  {name} {row.get('array') or ''} block ({', '.join(row.get('block') or [])})"
+        out = [Line(text, "name", differs=((text, "name"),), item=item)]
+        if row.get("copied") is False:
+            return [*out, plain(f"    not moved by the pipeline: {row.get('space_meaning') or row.get('space')}")]
+        if row.get("blocks") is not None:
+            verb = "fetched" if row.get("kind") == "input" else "written"
             out.append(
                 plain(
-                    f"  {row.get('name')} {row.get('array') or ''} block ({', '.join(row.get('block') or [])})", "name"
+                    f"    {counted(row['blocks'], 'block')}, {verb} {counted(row.get('fetches', 0), 'time')}, kept "
+                    f"{counted(row.get('reuses', 0), 'time')}, {show_bytes(row.get('bytes_moved'))}"
                 )
             )
-            if row.get("blocks") is not None:
-                verb = "fetched" if row.get("kind") == "input" else "written"
-                out.append(
-                    plain(
-                        f"    {row['blocks']:,} blocks, {verb} {row.get('fetches', 0):,} times, reused "
-                        f"{row.get('reuses', 0):,}, {show_bytes(row.get('bytes_moved'))}"
-                    )
-                )
-            elif row.get("unsupported"):
-                out.append(plain(f"    blocks not known: {row['unsupported']}"))
-        out += [plain(f"  scratch {text}") for text in one.get("scratch") or []]
-        schedule = cast("list[dict[str, Any]]", one.get("schedule") or [])
-        out += [plain(), plain("grid", "heading"), *self._grid(one, schedule)]
-        if schedule:
-            out += [plain(), plain("steps", "heading")]
-            for row in schedule[:500]:
-                point = "(" + ", ".join(map(str, row.get("point") or [])) + ")"
-                text = f"  {row.get('step'):>4} {point}: fetches {', '.join(row.get('fetched') or []) or 'nothing'}"
-                if row.get("written"):
-                    text += f"; writes back {', '.join(row['written'])}"
-                out.append(plain(text, "" if row.get("fetched") else "note"))
-        elif not one.get("traced"):
-            out.append(plain("  t traces the function: then each step tells what it fetches and writes"))
+        elif row.get("unsupported"):
+            out.append(plain(f"    blocks not known: {row['unsupported']}"))
+        if now is not None:
+            out += _block_map(now, [step[name] for step in held if name in step])
         return out
 
     def _grid(self, one: dict[str, Any], schedule: list[dict[str, Any]]) -> list[Line]:
         """The last two dimensions as cells, in the order of the steps; full ones fetch something."""
-        grid = [bound for bound in one.get("grid") or [] if bound is not None]
-        if not grid or len(grid) != len(one.get("grid") or []):
-            return [plain("  not known from the text")] if one.get("grid") else [plain("  one step")]
+        bounds = one.get("grid") or []
+        grid = [int(bound) for bound in bounds if bound is not None]
+        if not bounds:
+            return [plain("grid of one step", "heading")]
+        ends = "×".join("?" if bound is None else str(bound) for bound in bounds)
+        if len(grid) != len(bounds):
+            return [plain(f"grid {ends}: not known from the text", "heading")]
+        now = tuple(schedule[self._step].get("point") or []) if schedule else ()
+        outer = tuple(now[: len(grid) - 2]) if len(grid) > 2 else ()
+        outer = outer or tuple([0] * (len(grid) - 2))
+        at = f", of which index {', '.join(map(str, outer))}" if outer else ""
+        out = [plain(f"grid {ends}, the last dimension fastest{at}", "heading")]
         wide, high = grid[-1], grid[-2] if len(grid) > 1 else 1
+        # The part of the grid that the step lies in.
+        left = max(0, min(wide - _GRID_COLUMNS, (now[-1] if now else 0) - _GRID_COLUMNS // 2))
+        top = max(0, min(high - _GRID_ROWS, (now[-2] if len(now) > 1 else 0) - _GRID_ROWS // 2))
         fetches = {tuple(row.get("point") or []): len(row.get("fetched") or []) for row in schedule}
-        out: list[Line] = []
-        for y in range(min(high, _GRID_ROWS)):
-            cells = ""
-            for x in range(min(wide, _GRID_COLUMNS)):
-                point = (*[0] * (len(grid) - 2), y, x) if len(grid) > 1 else (x,)
+        for y in range(top, min(high, top + _GRID_ROWS)):
+            cells = "… " if left else ""
+            for x in range(left, min(wide, left + _GRID_COLUMNS)):
+                point = (*outer, y, x) if len(grid) > 1 else (x,)
                 count = fetches.get(point)
-                cells += "□ " if count is None else "■ " if count else "· "
-            out.append(plain(f"  {cells}{'…' if wide > _GRID_COLUMNS else ''}", "bar"))
-        if high > _GRID_ROWS:
+                cells += "◉ " if point == now else "□ " if count is None else "■ " if count else "· "
+            out.append(plain(f"  {cells}{'…' if wide > left + _GRID_COLUMNS else ''}", "bar"))
+        if high > top + _GRID_ROWS:
             out.append(plain("  …"))
-        ends = " × ".join(map(str, grid))
-        out.append(
-            plain(
-                f"  {ends} steps, the last dimension fastest"
-                + ("; ■ fetches a block, · reuses all" if schedule else "")
-            )
-        )
+        if schedule:
+            out.append(plain("  ■ fetches a block, · has all it reads, ◉ the step told below"))
         return out
 
     def action_step(self, by: int) -> None:
-        """To the next step of the schedule in the details."""
-        self.detail.action_move(by)
+        """To the next step of the grid, shown in the grid, in the operands and in the list of steps."""
+        found = self.chosen
+        steps = len(found.get("schedule") or []) if isinstance(found, dict) else 0
+        if not steps:
+            self.say("put the cursor on a kernel that is traced (t) first")
+            return
+        self._step = max(0, min(steps - 1, self._step + by))
+        lines = self._call(cast("dict[str, Any]", found))
+        row = next((n for n, line in enumerate(lines) if line.item == self._step), 0)
+        # From the list the grid and the operands are looked at, in the details the table of steps.
+        self.detail.show(lines, cursor=row if self.focused is self.detail else 0)
+        self.at(self.where())
+
+    def follow(self, line: Line) -> None:
+        """Enter on a step shows it in the grid and the operands."""
+        if isinstance(line.item, int) and isinstance(self.chosen, dict):
+            self.action_step(line.item - self._step)
+        else:
+            super().follow(line)
 
     def action_edit_source(self) -> None:
         """The line of the finding or kernel under the cursor."""
@@ -242,24 +297,111 @@ without --trace the file is only parsed; --trace imports it in a child process, 
             super().action_edit_source()
 
     def place(self) -> Place:
-        """The file."""
-        return Place(self.NAME, subject=self._words)
+        """The file, without options that run it: coming back, or opening anew, runs nothing."""
+        return Place(self.NAME, subject=_only_read(self._words))
 
     def go_to(self, place: Place) -> None:
         """Open a file."""
-        if place.subject and place.subject != self._words:
+        if place.subject and _only_read(place.subject) != _only_read(self._words):
             self._words = place.subject
             self.action_again()
 
     def where(self) -> str:
-        """The file."""
+        """The file and the step."""
+        found = self.chosen
+        if isinstance(found, dict) and "severity" not in found and found.get("schedule"):
+            return f"{self._words} › {found.get('name')} step {self._step}"
         return self._words
 
     def remembered(self) -> dict[str, Any]:
         """The file, without options that run it."""
-        kept = [word for word in self._words.split() if word not in ("--trace", "--interpret")]
-        return {"words": " ".join(kept)}
+        return {"words": _only_read(self._words)}
 
     def recall(self, values: dict[str, Any]) -> None:
         """The file."""
         self._words = str(values.get("words") or "")
+
+
+def _only_read(words: str) -> str:
+    return " ".join(word for word in words.split() if word not in ("--trace", "--interpret"))
+
+
+def _scratch(found: re.Match[str]) -> str:
+    return f"in {found[1].upper()}: {found[2]}"
+
+
+def _point(row: dict[str, Any]) -> str:
+    return f"({', '.join(map(str, row.get('point') or []))})"
+
+
+def _held(schedule: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, _Held]]:
+    """For each step the block of each operand: what was fetched for it, kept for it, or is written back after it."""
+    out: list[dict[str, _Held]] = []
+    for row in schedule:
+        found: dict[str, _Held] = {}
+        for key, sign in (("reused", "="), ("fetched", "▼"), ("written", "▲")):
+            for text in row.get(key) or []:
+                block = _BLOCK.fullmatch(str(text))
+                if block is not None:
+                    # An operand that is both read and written back was told first as what is read.
+                    before = found[block["name"]].sign if block["name"] in found else ""
+                    found[block["name"]] = _Held(block["ranges"], before + sign)
+        out.append(found)
+    # A block that is written back later is the one that the steps before work on.
+    for name in names:
+        later = ""
+        for step in reversed(out):
+            if name in step:
+                later = step[name].ranges if "▲" in step[name].sign else ""
+            elif later:
+                step[name] = _Held(later, "=")
+    return out
+
+
+def _steps(schedule: Sequence[dict[str, Any]], held: Sequence[dict[str, _Held]], names: Sequence[str]) -> list[Line]:
+    """A table: the point of each step, and of each operand its block."""
+    rows = [("step", "point", *names)]
+    for row, found in zip(schedule, held, strict=False):
+        blocks = [f"{found[name].sign} [{found[name].ranges}]" if name in found else "-" for name in names]
+        rows.append((str(row.get("step")), _point(row), *blocks))
+    first, *rest = columns(rows)
+    busy = [any("▼" in one.sign or "▲" in one.sign for one in found.values()) for found in held]
+    out = [Line(f"  {first}", "note", differs=(("  ", "note"), (first, "note")))]
+    for number, (text, moves) in enumerate(zip(rest, busy, strict=False)):
+        parts: tuple[tuple[str, Mark], ...] = (("  ", ""), (text, "" if moves else "note"))
+        out.append(Line(f"  {text}", "", differs=parts, item=number))
+    return out
+
+
+def _block_map(now: _Held, steps: Sequence[_Held]) -> list[Line]:
+    """The blocks that any step touches, by their place in the last two dimensions; the step's own is full."""
+    places = {one.ranges: _ranges(one.ranges) for one in (*steps, now)}
+    here = places[now.ranges]
+    if not here:
+        return []
+    same = [at for at in places.values() if len(at) == len(here) and at[:-2] == here[:-2]]
+    rows = sorted({at[-2] if len(at) > 1 else (0, 1) for at in same})
+    across = sorted({at[-1] for at in same})
+    if len(same) < 2 or len(rows) > _GRID_ROWS or len(across) > _GRID_COLUMNS:
+        return [plain(f"    now {now.sign} [{now.ranges}]", "bar")]
+    known = set(same)
+    out: list[Line] = []
+    for number, y in enumerate(rows):
+        cells = ""
+        for x in across:
+            at = (*here[:-2], y, x) if len(here) > 1 else (x,)
+            cells += "■ " if at == here else "□ " if at in known else "  "
+        out.append(plain(f"    {cells}" + (f"  now {now.sign} [{now.ranges}]" if number == 0 else ""), "bar"))
+    return out
+
+
+def _ranges(text: str) -> tuple[tuple[int, int], ...]:
+    """``0:128, 256:512`` as pairs."""
+    found: list[tuple[int, int]] = []
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        low, _, high = part.partition(":")
+        try:
+            found.append((int(low), int(high or low)))
+        except ValueError:
+            return ()
+    return tuple(found)

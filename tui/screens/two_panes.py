@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.containers import Horizontal, Vertical
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 class TwoPanesScreen(RunScreen):
     """`#head` above, `#list` on the left, `#detail` on the right. The list's lines carry their row as `item`."""
-
-    LEFT: ClassVar[str] = "60%"
-    """Width of the list on a wide terminal."""
 
     def body(self) -> ComposeResult:
         """Headline, heading of the columns, list and detail."""

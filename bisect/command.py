@@ -38,7 +38,12 @@ if TYPE_CHECKING:
     help="The compiler that is searched: ours, or the installed XLA:CPU.",
 )
 @click.option("--command", "user_command", metavar="COMMAND", help="Search the XLA that a program of yours uses.")
-@click.option("--against", metavar="B", help="A second dump of the same program: where they part, and which is wrong.")
+@click.option(
+    "--against",
+    metavar="B",
+    help="A second dump of the same program, or for one module flags or another file of XLA:CPU: where they part, and "
+    "which is wrong.",
+)
 @click.option("--xla-flags", default="", metavar="FLAGS", help="Flags of every probe of the real XLA.")
 @click.option("--passes", metavar="A,B", help="The passes to search, in order, as hloscope opt takes them.")
 @click.option("--pipeline", metavar="cpu/gpu", help="A backend's pipeline instead (cpu where neither is given).")
@@ -130,7 +135,7 @@ def command(
         path, engine, user_command, against, xla_flags, passes, pipeline, target, plugin, disable_passes, oracle,
         args_path, seed, cures, module, over, timeout, os.environ.get("XLA_FLAGS"),
     )  # fmt: skip
-    started = (*files, *shlex.split(user_command or ""), *(shlex.split(oracle) if oracle else ()))
+    started = (*files, *(word for text in (against, user_command, oracle) for word in shlex.split(text or "")))
     question = (repr(settings), content_of(word for word in started if word), _installed())
     with Journal.for_question(*question, fresh=fresh) as journal, prober(journal, jobs, cluster) as probes:
         if user_command is not None:
@@ -155,13 +160,15 @@ def command(
                         "--passes, --pipeline, --plugin, --disable-passes are for a single module", path=path
                     )
                 if against is not None:
-                    return _search_two(run, against, module, args_path, seed, ending)
+                    return _search_two(run, against, module, args_path, seed, probes, ending)
                 return _search_dump(run, oracle, args_path, seed, probes, ending)
-            if against is not None:
-                raise UsageError("--against needs two dumps", path=path)
             data = run.stage_bytes(0)
             source = run.source
         given = Given(data, path, source, oracle, args_path, seed)
+        if against is not None:
+            if passes is not None or pipeline is not None or plugin or disable_passes or over:
+                raise UsageError("--against takes no passes, pipelines, plugins or --over", path=path)
+            return _search_flags(given, against, xla_flags, timeout, probes, ending)
         if over is not None:
             if passes is not None or pipeline is not None or plugin or ledger is not None or disable_passes:
                 raise UsageError("--over takes no --passes, --pipeline, --plugin, --disable-passes, --ledger")
@@ -384,7 +391,53 @@ def _search_xla(
     return _finish(search.run(), given.source, given.line, ending)
 
 
-def _search_two(run: Run, against: str, module: str | None, args_path: str | None, seed: int, ending: Ending) -> int:
+def _search_flags(
+    given: Given, against: str, xla_flags: str, timeout: float | None, probes: Prober, ending: Ending
+) -> int:
+    """Two compiles of XLA:CPU as what is searched: with further flags, or of another file."""
+    from hloscope.bisect.subjects.against import FlagsSearch
+    from hloscope.bisect.subjects.xla import PROBE_SECONDS, XlaTask
+    from hloscope.core.runtime import npz
+    from hloscope.core.runtime.compare import rules_for
+    from hloscope.core.runtime.evaluator import Token, evaluate, leaves
+    from hloscope.core.runtime.inputs import inputs_for
+    from hloscope.core.runtime.verdicts import ReplayOptions
+    from hloscope.core.text import load_module
+    from hloscope.core.views.run import load
+
+    if given.oracle != "reference":
+        raise UnsupportedError(f"--oracle {given.oracle}: --against compares with the evaluator")
+    words = shlex.split(against)
+    flags = [word for word in words if word.startswith("--")]
+    files = [word for word in words if not word.startswith("--")]
+    if len(files) > 1:
+        raise UsageError(f"--against {against}: one file, flags, or a file and flags")
+    text = given.text
+    if files:
+        with load(files[0]) as second:
+            if len(second) > 1:
+                raise UsageError("--against needs two dumps, or a module and what it is compiled against",
+                                 path=given.path)  # fmt: skip
+            text = second.stage_text(0)
+    module = load_module(given.text, given.path)
+    args: Sequence[Value] = npz.read(given.args_path).inputs if given.args_path is not None else ()
+    args = args or inputs_for(module.entry, given.seed)
+    inputs = tuple(leaf for value in args for leaf in leaves(value) if not isinstance(leaf, Token))
+    expected = tuple(one for one in evaluate(module, args) if not isinstance(one, Token))
+    base = tuple(shlex.split(xla_flags))
+    task = XlaTask(given.text, inputs, expected, rules_for(module), base, timeout=timeout or PROBE_SECONDS)
+    other = XlaTask(text, inputs, expected, task.rules, (*base, *flags), timeout=task.timeout)
+    answer = FlagsSearch(task, other, ReplayOptions(seed=given.seed, workers=1), _progress(), probes).run()
+    if answer.fault:
+        answer.texts["module.hlo"] = given.text
+        answer.arrays["inputs.npz"] = (list(inputs), [])
+        answer.arrays["expected.npz"] = ([], list(expected))
+    return _finish(answer, given.source, lambda _: None, ending)
+
+
+def _search_two(
+    run: Run, against: str, module: str | None, args_path: str | None, seed: int, probes: Prober, ending: Ending
+) -> int:
     """Two dumps of one program."""
     from hloscope.bisect.subjects.against import AgainstSearch
     from hloscope.core.cli.opening import same_module
@@ -397,7 +450,7 @@ def _search_two(run: Run, against: str, module: str | None, args_path: str | Non
         say_notes(second.notes)
         given = npz.read(args_path).inputs if args_path is not None else None
         options = ReplayOptions(seed=seed, workers=1, kernels=read_kernel)
-        answer = AgainstSearch(run, second, given or None, options, _progress()).run()
+        answer = AgainstSearch(run, second, given or None, options, _progress(), probes).run()
     return _finish(answer, run.source, lambda _: None, ending)
 
 

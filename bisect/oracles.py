@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import tempfile
 from typing import TYPE_CHECKING, Protocol, cast
 
+from hloscope.bisect.running import run_command
 from hloscope.bisect.search import Outcome
 from hloscope.core.errors import EvaluationError, HloscopeError, UnsupportedError, UsageError
 from hloscope.core.runtime import npz
@@ -137,20 +137,9 @@ class CommandOracle:
             words = [word.replace("{}", path) for word in self._words]
             if words == self._words:
                 words.append(path)
-            done = subprocess.run(words, capture_output=True, text=True, timeout=self._timeout, check=False)
-        except subprocess.TimeoutExpired:
-            return Outcome("failed", f"the command did not end within {self._timeout:g} s")
-        except OSError as error:
-            raise UsageError(f"the oracle's command cannot run: {error}") from error
+            return run_command(words, timeout=self._timeout)
         finally:
             os.unlink(path)
-        last = (done.stderr or done.stdout).strip().rsplit("\n", 1)[-1]
-        said = f"exit code {done.returncode}" + (f": {last}" if last else "")
-        if done.returncode == 0:
-            return Outcome("right")
-        if done.returncode == 125:
-            return Outcome("unknown", said)
-        return Outcome("wrong" if 0 < done.returncode < 125 else "failed", said)
 
 
 def make_oracle(text: str, module: HloModule, args_path: str | None, seed: int) -> Oracle:

@@ -114,7 +114,7 @@ class _Search:
     def run(self) -> Answer:
         answer = self._answer
         try:
-            self._judge = _Judge(self._texts, self._asked, self._folder)
+            self._judge = StageJudge(self._texts, self._asked, self._folder)
         finally:
             answer.probes = _report(self._steps)
         if self._asked.expected is not None:
@@ -439,7 +439,12 @@ class _Search:
 _UNSEEN = StageVerdict(0, "")
 
 
-class _Judge:
+def judge_of(asked: DumpSearch, folder: Path) -> StageJudge:
+    """What judges a search's stages; keeps its files in a folder. Raises what evaluating the first stage raises."""
+    return StageJudge([_reader(asked.run_, number) for number in range(len(asked.run_))], asked, folder)
+
+
+class StageJudge:
     """Evaluates stages, and modules made of two, on the program's inputs."""
 
     def __init__(self, texts: Sequence[Callable[[], str]], asked: DumpSearch, folder: Path) -> None:
@@ -498,6 +503,10 @@ class _Judge:
             text = self._texts[number]()
             tasks.append((text, self._values(number) if elided.ELIDED_MARK in text else {}))
         return self._check_all(tasks)
+
+    def foreign(self, text: str, values: Mapping[str, Array]) -> StageVerdict:
+        """The verdict on a stage of another compile; `values` are those of its elided constants by name."""
+        return self._check(text, values if elided.ELIDED_MARK in text else {})
 
     def alone(self, number: int, earlier: int) -> StageVerdict:
         """The verdict on what a stage changed, on the values that the stage before it computes."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import comb
@@ -20,11 +19,12 @@ from typing import TYPE_CHECKING
 from hloscope.bisect.journal import content_of, digest
 from hloscope.bisect.probing import Prober
 from hloscope.bisect.result import Answer, Culprit, Probe, Verdict
+from hloscope.bisect.running import run_command
 from hloscope.bisect.search import NoFault, Outcome, Step, confidence, first_wrong, single_cures
 from hloscope.bisect.subjects.dump import DumpSearch
 from hloscope.bisect.subjects.xla_names import ALWAYS_THERE, check_name, disabled_in, last_stage, passes_of, runs_of
 from hloscope.core.dumps.directory import open_dump
-from hloscope.core.errors import CompileError, DumpError, HloscopeError, UsageError
+from hloscope.core.errors import CompileError, DumpError, HloscopeError
 from hloscope.core.runtime import npz
 from hloscope.core.runtime.compare import compare, rules_for
 from hloscope.core.runtime.evaluator import Token, evaluate, leaves
@@ -34,6 +34,7 @@ from hloscope.core.xla.execute import execute_hlo_text
 from hloscope.core.xla.flags import dump_flags, joined_flags
 
 if TYPE_CHECKING:
+    from hloscope.bisect.journal import Journal
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.runtime.compare import Rules
     from hloscope.core.runtime.evaluator import Array, Value
@@ -86,7 +87,7 @@ class XlaSearch:
             expected = [one for one in evaluate(self.module, self.args) if not isinstance(one, Token)]
         task = XlaTask(self.text, tuple(inputs), tuple(expected), rules, tuple(self.flags), timeout=self.timeout)
         place = str(self.prober.journal.folder / "whole")
-        first, results = self._whole(task, place)
+        first, results = dumped_run(task.off(self.disabled), "whole", self.prober.journal)
         self._saw(Step("whole", 0, 1, 1, first))
         passes = passes_of(place)
         for name in (*self.disabled, *disabled_in(self.flags)):
@@ -103,39 +104,23 @@ class XlaSearch:
         answer.probes = [Probe(s.level, s.low, s.high, s.tried, s.outcome.kind, s.outcome.detail) for s in self._steps]
         return answer
 
-    def _whole(self, task: XlaTask, place: str) -> tuple[Outcome, list[Array] | None]:
-        """The compile that is dumped to a folder, with its results where it gave any; kept for a resumed search."""
-        journal = self.prober.journal
-        known = journal.get("whole") if journal.kept("whole") is not None else None
-        saved = os.path.join(place, "hloscope-results.npz")
-        if known is not None:
-            return known, (npz.read(saved).outputs if os.path.exists(saved) else None)
-        shutil.rmtree(place, ignore_errors=True)
-        os.makedirs(place, exist_ok=True)
-        outcome, results = task.off(self.disabled).plus(dump_flags(place)).judge()
-        if results is not None:
-            npz.write(saved, outputs=results)
-        journal.put("whole", outcome)
-        journal.keep("whole")
-        return outcome, results
-
     def _judge(
         self, task: XlaTask, first: Outcome, results: list[Array] | None, inputs: Sequence[Array], folder: str
     ) -> Answer:
-        if first.kind == "right":
-            return Answer("no-difference", evidence=["XLA:CPU gives what is expected"])
         base = task.off(self.disabled)
         more = self.prober.ask([replace(base, again=number) for number in range(1, REPEATS)])
         for outcome in more:
             self._saw(Step("again", 0, 1, 1, outcome))
         unlike = [one for one in more if (one.kind, one.digest) != (first.kind, first.digest)]
+        if first.kind == "right":
+            unlike = [one for one in unlike if one.kind != "right"]  # other bits within bounds are no fault
         if unlike:
             told = [first, *more]
             kinds = ", ".join(
                 f"{sum(one.detail == said for one in told)} times {said or 'right'}"
                 for said in dict.fromkeys(one.detail for one in told)
             )
-            if len({one.detail for one in told}) == 1:
+            if len({one.detail for one in told}) == 1 and first.kind == "wrong":
                 kinds += ", in other elements each time"
             return Answer(
                 "not-deterministic",
@@ -144,27 +129,14 @@ class XlaSearch:
                     f"gives another result than the first in at least {_at_least(len(unlike), len(more)):.0%} of runs"
                 ],
             )
+        if first.kind == "right":
+            said = f"XLA:CPU gives what is expected, {len(more) + 1} times: {confidence(len(more) + 1)}"
+            return Answer("no-difference", evidence=[said])
         if first.kind == "failed":
-            return self._failure(first, folder)
+            return failure(self.path, first, folder)
         answer = self._over_stages(results or [], inputs, folder)
         answer.evidence.insert(0, f"XLA:CPU differs from what is expected: {first.detail}")
         answer.evidence.append(f"{len(more) + 1} compiles gave the same bits: {confidence(len(more) + 1)}")
-        return answer
-
-    def _failure(self, first: Outcome, folder: str) -> Answer:
-        """A crash, a hang or a refusal: by which pass, as far as the message or the last stage tells."""
-        answer = Answer("compile-failure", evidence=[first.detail])
-        last = last_stage(folder)
-        named = _FAILED_AFTER.search(first.detail)
-        touched = next((one for one in _NAMED.findall(first.detail)), None)
-        if named is not None:
-            runs = passes_of(folder)
-            run = max(0, runs.count(named[1]) - 1)
-            sentence = f"the verifier refuses what it made: {first.detail[:400]}"
-            answer.culprits.append(Culprit(self.path, named[1], "", run, instruction=touched, sentence=sentence))
-        if last is not None:
-            where = f"the last stage that was dumped is after {last[0]}"
-            answer.evidence.append(f"{where}; {last[1]} runs next" if last[1] else where)
         return answer
 
     def _over_stages(self, results: Sequence[Array], inputs: Sequence[Array], folder: str) -> Answer:
@@ -268,6 +240,43 @@ _FAILED_AFTER = re.compile(r"Failed after ([\w.-]+)")
 _NAMED = re.compile(r"%([\w.-]+) = ")
 
 
+def dumped_run(task: XlaTask, name: str, journal: Journal) -> tuple[Outcome, list[Array] | None]:
+    """A compile and run that is dumped to a journal's folder, and its results if any; kept for a resumed search."""
+    place = str(journal.folder / name)
+    asked = f"{name} {task.key}"
+    known = journal.get(asked) if journal.kept(name) is not None else None
+    saved = os.path.join(place, "hloscope-results.npz")
+    if known is not None:
+        return known, (npz.read(saved).outputs if os.path.exists(saved) else None)
+    shutil.rmtree(place, ignore_errors=True)
+    os.makedirs(place, exist_ok=True)
+    outcome, results = task.plus(dump_flags(place)).judge()
+    if results is not None:
+        npz.write(saved, outputs=results)
+    journal.put(asked, outcome)
+    journal.keep(name)
+    return outcome, results
+
+
+def failure(path: str, first: Outcome, folder: str) -> Answer:
+    """A crash, a hang or a refusal: by which pass, as far as the message or the last stage tells."""
+    answer = Answer("compile-failure", evidence=[first.detail])
+    last = last_stage(folder)
+    named = _FAILED_AFTER.search(first.detail)
+    touched = next((one for one in _NAMED.findall(first.detail)), None)
+    if named is not None:
+        runs = passes_of(folder)
+        run = max(0, runs.count(named[1]) - 1)
+        sentence = f"the verifier refuses what it made: {first.detail[:400]}"
+        answer.culprits.append(Culprit(path, named[1], "", run, instruction=touched, sentence=sentence))
+    if last is not None and last[0] == "after_optimizations":
+        answer.evidence.append("the last stage was dumped: all passes had run, code generation or the run itself fails")
+    elif last is not None:
+        where = f"the last stage that was dumped is after {last[0]}"
+        answer.evidence.append(f"{where}; {last[1]} runs next" if last[1] else where)
+    return answer
+
+
 def _at_least(seen: int, runs: int) -> float:
     """The smallest rate that shows `seen` or more of `runs` at least once in twenty times (one-sided, by halving)."""
     low, high = 0.0, 1.0
@@ -366,10 +375,10 @@ class CommandSearch:
         self._saw(Step("whole", 0, 1, 1, first))
         for name in disabled_in(self.flags):
             check_name(name, folder)
-        answer = self._first(first)
         passes = self._all_passes(folder)
+        answer = self._first(first)
         if answer is None:
-            answer = self._repeated(first) or self._over_stages(folder)
+            answer = self._repeated(first) or self._failing(first, folder)
             answer.evidence.insert(0, f"the program fails: {first.detail}")
         if self.cures and answer.fault and answer.verdict != "not-deterministic":
             self._cure(passes, answer)
@@ -381,23 +390,39 @@ class CommandSearch:
         more = self.prober.ask([self._task((), (), number) for number in range(1, REPEATS)])
         for outcome in more:
             self._saw(Step("again", 0, 1, 1, outcome))
-        unlike = sum(one.kind != first.kind for one in more)
+        unlike = [one for one in more if one.kind != first.kind]
         if not unlike:
             return None
+        told = "; ".join(dict.fromkeys(one.detail or "exit code 0" for one in (first, *unlike)))
         return Answer(
             "not-deterministic",
             evidence=[
-                f"{unlike} of {len(more)} repeats ended otherwise: nobody is accused. At 95 % confidence it ends "
-                f"otherwise in at least {_at_least(unlike, len(more)):.0%} of runs"
+                f"{len(unlike)} of {len(more)} repeats ended otherwise ({told}): nobody is accused. At 95 % confidence "
+                f"it ends otherwise in at least {_at_least(len(unlike), len(more)):.0%} of runs"
             ],
         )
 
     def _first(self, first: Outcome) -> Answer | None:
         if first.kind == "right":
-            return Answer("no-difference", evidence=["the program ends with exit code 0"])
+            # Whoever asks has seen it fail: once is no proof that it does not.
+            said = f"the program ends with exit code 0, {REPEATS} times: {confidence(REPEATS)}"
+            return self._repeated(first) or Answer("no-difference", evidence=[said])
         if first.kind == "unknown":
             return Answer("cannot-tell", evidence=["the program says that it has no answer (exit code 125)"])
         return None
+
+    def _failing(self, first: Outcome, folder: str) -> Answer:
+        """The program fails every time: by a crash, a hang or a refusal of XLA's, or with a wrong result."""
+        refused = _FAILED_AFTER.search(first.detail) is not None
+        if first.kind != "failed" and not refused:
+            return self._over_stages(folder)
+        answer = failure("the program", first, folder)
+        answer.evidence = answer.evidence[1:]  # the program's own words are told already
+        if not refused and last_stage(folder) is None:
+            # No compile of XLA's was begun, so it is not known to be the compiler's.
+            answer.verdict = "cannot-tell"
+            answer.evidence = ["the program compiled nothing that was dumped"]
+        return answer
 
     def _over_stages(self, folder: str) -> Answer:
         """The stages of the largest modules, evaluated on random inputs: the user's own are not known."""
@@ -485,21 +510,7 @@ class CommandTask:
         env = dict(os.environ)
         env["XLA_FLAGS"] = joined_flags(env.get("XLA_FLAGS"), self.flags)
         env["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-        try:
-            done = subprocess.run(
-                self.command, shell=True, env=env, capture_output=True, text=True, timeout=self.timeout, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return Outcome("failed", f"it did not end within {self.timeout:g} s")
-        except OSError as error:
-            raise UsageError(f"the command cannot run: {error}") from error
-        last = (done.stderr or done.stdout).strip().rsplit("\n", 1)[-1]
-        said = f"exit code {done.returncode}" + (f": {last[:200]}" if last else "")
-        if done.returncode == 0:
-            return Outcome("right")
-        if done.returncode == 125:
-            return Outcome("unknown", said)
-        return Outcome("wrong" if 0 < done.returncode < 125 else "failed", said)
+        return run_command(self.command, timeout=self.timeout, env=env)
 
 
 MODULES = 8

@@ -6,14 +6,16 @@ import io
 import json
 import shlex
 import sys
+import time
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hloscope.bisect.running import run_command
 from hloscope.bisect.search import Outcome, single_cures
 from hloscope.core.cli.main import run
 
@@ -32,7 +34,7 @@ ENTRY q {
 """
 """Compiled wrongly by jaxlib 0.10.2: a loop writes over what it has still to read (openxla/xla#49176)."""
 
-PROGRAM = '''
+PROGRAM = """
 import os, re, sys
 flags = os.environ.get("XLA_FLAGS", "")
 found = re.search(r"--xla_dump_to=(\\S+)", flags)
@@ -43,7 +45,7 @@ if found:
             out.write("HloModule f\\n\\nENTRY e {\\n  x = f32[] parameter(0)\\n  ROOT y = f32[] negate(x)\\n}\\n")
 off = re.search(r"--xla_disable_hlo_passes=(\\S+)", flags)
 sys.exit(0 if off and "fusion" in off[1].split(",") else 3)
-'''
+"""
 
 
 def bisect(*words: object) -> tuple[int, dict[str, Any]]:
@@ -99,6 +101,42 @@ def test_a_user_s_program_is_searched_by_its_exit_code(tmp_path: Path) -> None:
     assert answer["culprits"] == []
 
 
+def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    mark, script = tmp_path / "mark", tmp_path / "hang.sh"
+    script.write_text(f"#!/bin/sh\n(sleep 2; touch {shlex.quote(str(mark))}) &\nsleep 30\nexit 0\n")
+    script.chmod(0o755)
+    started = time.monotonic()
+    outcome = run_command(f"{shlex.quote(str(script))}; true", timeout=0.5)
+    assert (outcome.kind, time.monotonic() - started < 20) == ("failed", True)
+    time.sleep(2)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "told"),
+    [
+        ("kill -ABRT $$", "failed", "SIGABRT"),
+        ("exit 125", "unknown", "125"),
+        ("exit 139", "failed", "SIGSEGV"),
+        ("printf 'SomeError: wrong shape:\n  ROOT %%c.1 = f32[4] concatenate(%%a)\nFailed after spmd\n' >&2; exit 1",
+         "wrong", "SomeError: wrong shape:; %c.1 = f32[4] concatenate(%a); Failed after spmd"),
+    ],
+)  # fmt: skip
+def test_exit_codes_are_read_as_git_bisect_run_does(program: str, kind: str, told: str) -> None:
+    outcome = run_command(program, timeout=30)
+    assert outcome.kind == kind and told in outcome.detail, outcome
+
+
+def test_a_program_that_fails_now_and_then_is_not_deterministic(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    code, answer = bisect("--command", f"test ! -e {mark} && touch {mark}")
+    assert (code, answer["verdict"]) == (1, "not-deterministic")
+    code, answer = bisect("--command", "true")
+    assert (code, answer["verdict"]) == (0, "no-difference")
+    assert "3 times: with 95 % confidence" in answer["evidence"][0]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 64), st.data())
 def test_single_cures_are_all_found_within_their_budget(count: int, data: st.DataObject) -> None:
     names = [f"p{number}" for number in range(count)]

@@ -1,0 +1,76 @@
+"""Commands of the user's: run with everything that they start, ended with it, and read by their exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from hloscope.bisect.search import Outcome
+from hloscope.core.errors import UsageError
+
+_FAILED_AFTER = re.compile(r"^.*Failed after [\w.-]+.*$", re.M)
+
+_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?(%[\w.-]+ = .*)$", re.M)
+
+
+def run_command(command: str | Sequence[str], *, timeout: float, env: Mapping[str, str] | None = None) -> Outcome:
+    """Run a command (a shell's where it is one text) and read its exit code as ``git bisect run`` does.
+
+    0 is right, 125 no answer, 1 to 124 wrong; a signal, another code, or more than `timeout` seconds failed. What the
+    command has started is ended with it. Raises UsageError where it cannot be run.
+    """
+    try:
+        process = subprocess.Popen(
+            command, shell=isinstance(command, str), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the command cannot run: {error}") from error
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return Outcome("failed", f"it did not end within {timeout:g} s")
+    finally:
+        _end(process)
+    return _read(process.returncode, err or out)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End the process and what it left running."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+    process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def _read(status: int, text: str) -> Outcome:
+    from hloscope.core.xla.child import last_line
+
+    if status == 0:
+        return Outcome("right")
+    how = f"ended by {_name(-status)}" if status < 0 else f"exit code {status}"
+    if status > 128 and (name := _name(status - 128)):
+        how += f" ({name})"
+    said = last_line(text)[:200]
+    refused = _FAILED_AFTER.search(text)
+    if refused is not None and refused[0] not in said:
+        named = _INSTRUCTION.search(text)
+        said = "; ".join([said, *([named[1][:200]] if named is not None else []), refused[0].strip()[-300:]])
+    told = how + (f": {said}" if said else "")
+    if status == 125:
+        return Outcome("unknown", told)
+    return Outcome("wrong" if 0 < status < 125 else "failed", told)
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""

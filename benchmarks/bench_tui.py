@@ -25,8 +25,9 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 from textual.worker import WorkerCancelled, WorkerFailed
 
-from hloscope.core.views.run import Run, load
+from hloscope.core.views.run import Run
 from hloscope.tui.app import DashboardApp
+from hloscope.tui.far import FarRun
 from hloscope.tui.navigation import Place
 from hloscope.tui.widgets.line_pane import LinePane
 
@@ -163,7 +164,7 @@ def main() -> None:
         size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
         print(f"{folder.name}: {size / 1e6:,.0f} MB")
         started = Clock()
-        with load(str(folder)) as run:
+        with FarRun(str(folder)) as run:
             asyncio.run(measure(run, started))
         plain_diff(folder)
 

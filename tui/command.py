@@ -23,17 +23,23 @@ def command(path: str, module: str | None, stage: int | None, other: str | None,
 
     Where stdout is no terminal (or with --json) the summary that its first screen shows is printed instead.
     """
-    with opened(path, module) as run:
-        if stage is not None:
-            stage = run.resolve(stage)
-        if not as_json and sys.stdout.isatty() and sys.stdin.isatty():
+    if not as_json and sys.stdout.isatty() and sys.stdin.isatty():
+        from hloscope.tui.far import FarRun
+
+        with FarRun(path, module) as run:
+            say_notes(run.notes)
+            if stage is not None:
+                stage = run.resolve(stage)
             from hloscope.tui.app import DashboardApp
             from hloscope.tui.navigation import Place
             from hloscope.tui.state import State, state_path
 
             start = Place("stages", stage, "diff") if stage is not None else None
             DashboardApp(run, start=start, other=other, state=State(state_path())).run()
-            return 0
+        return 0
+    with opened(path, module) as run:
+        if stage is not None:
+            run.resolve(stage)
         said = len(run.notes)
         with progress("reading stages") as report:
             summary = run.summary(progress=report)

@@ -9,6 +9,7 @@ from hloscope.core.errors import HloscopeError, UsageError
 from hloscope.tui.show import names
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
     from hloscope.core.views.data import WhyFacts
@@ -39,6 +40,12 @@ def final_name(run: Run, name: str, known: AbstractSet[str]) -> str:
     near = heirs or _of_the_same_operation(run, facts, known)
     offer = f"; nearest there: {names(near, 4)}" if near else ""
     raise UsageError(f"{base} holds no memory in the scheduled module{gone}{offer}")
+
+
+def final_names(run: Run, asked: Sequence[str]) -> list[str]:
+    """`final_name` of each, among the values that have a place in memory."""
+    known = {value.name for row in run.buffers.map(largest=200).allocations for value in row.values}
+    return [final_name(run, name, known) for name in asked]
 
 
 def _heirs(run: Run, facts: WhyFacts, known: AbstractSet[str]) -> list[str]:

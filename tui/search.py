@@ -33,7 +33,7 @@ def with_source_lines(run: Run, stage: int, pattern: str) -> str:
     return f"{head}(?:{pattern[len(head) :]})|stack_frame_id=(?:{'|'.join(found)})\\b"
 
 
-def matching_names(run: Run, stages: Iterable[int], pattern: str, cancelled: Cancelled) -> frozenset[str]:
+def matching_names(run: Run, stages: Iterable[int], pattern: str, *, cancelled: Cancelled) -> frozenset[str]:
     """Instructions of some stages whose name, opcode, ``op_name`` or Python line matches, whatever the case.
 
     Raises CancelledError.

@@ -22,7 +22,9 @@ from textual.worker import Worker, get_current_worker
 from hloscope.core.errors import HloscopeError
 from hloscope.core.views.stages import CancelledError
 from hloscope.tui.content import Line
+from hloscope.tui.far import call
 from hloscope.tui.navigation import Place
+from hloscope.tui.questions import source_line
 from hloscope.tui.search import matching_names
 from hloscope.tui.widgets.key_line import KeyLine
 from hloscope.tui.widgets.line_pane import LinePane
@@ -315,7 +317,7 @@ class RunScreen(Screen[None]):
             name = line.instruction
             stage = line.stage if line.stage is not None else self.place().stage
             self.ask_core(
-                lambda work: _frame(self.run, name, stage if stage is not None else -1),
+                lambda work: call(source_line, self.run, name, stage if stage is not None else -1),
                 lambda frame: self.dashboard.edit(*frame) if frame else self.say(f"{name} carries no source line"),
                 group="source",
             )
@@ -372,7 +374,9 @@ class RunScreen(Screen[None]):
                 self._tell_matches(pane, pane.find(text, names, go=not count), names)
 
         self._tell_matches(pane, count, frozenset(), more=" …")
-        self.ask_core(lambda work: matching_names(self.run, stages, text, work.cancelled), put, group="search")
+        self.ask_core(
+            lambda work: call(matching_names, self.run, stages, text, cancelled=work.cancelled), put, group="search"
+        )
 
     def searched(self, line: Line) -> int:
         """The stage in which the instruction of a line is looked at by a search."""
@@ -440,14 +444,6 @@ class RunScreen(Screen[None]):
     @on(TabBar.Chosen)
     def _tab(self, event: TabBar.Chosen) -> None:
         self.dashboard.go(Place(event.name))
-
-
-def _frame(run: Run, name: str, stage: int) -> tuple[str, int] | None:
-    """Innermost source line of an instruction; None where it carries none."""
-    index = run.stage_index(stage)
-    at = index.find(name)
-    frames = index.frames(at) if at is not None else ()
-    return (frames[0].file, frames[0].line) if frames else None
 
 
 def note(text: str) -> Sequence[Line]:

@@ -13,7 +13,8 @@ from textual.widgets import Static
 from hloscope.core.views.buffers import BufferMap as MapData
 from hloscope.core.views.buffers import BufferRow, PeakValue
 from hloscope.tui.content import Line, plain
-from hloscope.tui.finals import final_name
+from hloscope.tui.far import call
+from hloscope.tui.finals import final_names
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import RunScreen, Work, note
 from hloscope.tui.show import bar, columns, names, show_bytes
@@ -312,8 +313,7 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
     def _share(self, *asked: str) -> tuple[ShareAnswer, list[str]]:
         """The answer, and what names of earlier stages are called now."""
         with self.dashboard.heavy:
-            known = {value.name for row in self.run.buffers.map(largest=200).allocations for value in row.values}
-            first, second = (final_name(self.run, name, known) for name in asked)
+            first, second = call(final_names, self.run, asked)
             renamed = [
                 f"{old} is {new} in the scheduled module" for old, new in zip(asked, (first, second), strict=True)
             ]

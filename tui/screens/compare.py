@@ -10,16 +10,26 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 
 from hloscope.core.cli.opening import same_module
+from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.views.compare import Compared, ComparedStage, compare_runs
 from hloscope.core.views.run import diff_runs, load
 from hloscope.tui.content import Line, diff_lines, plain
+from hloscope.tui.far import FarRun, call
+from hloscope.tui.findings import flags
+from hloscope.tui.highlight import Piece
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import Work
 from hloscope.tui.screens.two_panes import TwoPanesScreen
-from hloscope.tui.show import counted, tail
+from hloscope.tui.show import clipped, counted, names, tail
 
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
+
+NAME = 34
+"""Columns for the name of a pass."""
+
+FLAGS = 6
+"""Flags of one side that are told."""
 
 _WORDS_ONLY = {"metadata", "name"}
 """Parts of an instruction that do nothing."""
@@ -40,6 +50,8 @@ after the stage at which they part, rows are the same only to the letter
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "ask('other')", "Compare with"),
         Binding("d", "first", "Where they part"),
+        Binding("greater_than_sign", "differing(1)", "Next that differs", key_display=">"),
+        Binding("less_than_sign", "differing(-1)", "Previous that differs", key_display="<", show=False),
         Binding("p", "toggle_common", "Common passes only"),
         Binding("s", "toggle_side", "Side by side"),
         Binding("M", "toggle_metadata", "Metadata too", show=False),
@@ -50,6 +62,8 @@ after the stage at which they part, rows are the same only to the letter
         self._path = ""
         self._other: Run | None = None
         self._found: Compared | None = None
+        self._flags: list[str] = []
+        """How the flags of the two differ, in words."""
         self._common = False
         self._side = True
         self._metadata = False
@@ -69,21 +83,24 @@ after the stage at which they part, rows are the same only to the letter
         self.head(f"comparing with {path} …")
         self.ask_core(self._read, self._put, group="compare", what="comparing stages", failed=self.fault)
 
-    def _read(self, work: Work) -> tuple[Run, Compared]:
+    def _read(self, work: Work) -> tuple[Run, Compared, list[str]]:
         path = os.path.expanduser(self._path)
-        other = load(path, same_module(self.run, path))
+        module = same_module(self.run, path)
+        other = FarRun(path, module, beside=self.run) if isinstance(self.run, FarRun) else load(path, module)
         try:
-            found = compare_runs(self.run, other, cancelled=work.cancelled, progress=work.progress)
+            found = call(compare_runs, self.run, other, cancelled=work.cancelled, progress=work.progress)
+            known = all(one.source.kind == "ledger" or one.report(FileKind.DEBUG_OPTIONS) for one in (self.run, other))
+            told = _flags_told(call(flags, self.run), call(flags, other)) if known else []
         except BaseException:
             other.close()
             raise
-        return other, found
+        return other, found, told
 
-    def _put(self, answer: tuple[Run, Compared]) -> None:
+    def _put(self, answer: tuple[Run, Compared, list[str]]) -> None:
         if self._other is not None:
             self._other.close()
             self.dashboard.dropped()
-        self._other, self._found = answer
+        self._other, self._found, self._flags = answer
         self.run.on_close(self._other.close)
         self.say("")
         self._list()
@@ -103,9 +120,10 @@ after the stage at which they part, rows are the same only to the letter
         self.head(
             f"A {tail(self.run.source.path, 60)}: {len(self.run)} passes; "
             f"B {tail(self._path, 60)}: {len(self._other)}\n"
-            f"{where}; {found.only_a} passes only in A, {found.only_b} only in B"
+            f"{where}; {counted(found.only_a, 'row')} only in A, {found.only_b} only in B"
+            + "".join(f"\n{one}" for one in self._flags)
             + "".join(f"\nnote: {one}" for one in found.notes),
-            "        A     B  pass",
+            f"        A     B  {'pass':<{NAME}}  pipeline, or why one side lacks it",
         )
         lines: list[Line] = []
         for one in found.stages:
@@ -114,14 +132,16 @@ after the stage at which they part, rows are the same only to the letter
             sign, kind = _SIGNS[one.same] if one.same is not None else (("A" if one.b is None else "B"), "modified")
             parts = first is not None and one.a == first.a and one.b == first.b
             numbers = f"{'-' if one.a is None else one.a:>5} {'-' if one.b is None else one.b:>5}"
-            name = f"{one.pipeline}/{one.pass_name}" if one.pipeline else one.pass_name
-            text = f"{'▶' if parts else ' '} {sign} {numbers}  {name}"
-            shown = (
+            name = f"{clipped(one.pass_name, NAME):<{NAME}}"
+            beside = one.why or one.pipeline
+            text = f"{'▶' if parts else ' '} {sign} {numbers}  {name}  {beside}"
+            shown: list[Piece] = [
                 (f"{'▶' if parts else ' '} ", "warning"),
                 (sign, kind),
                 (f" {numbers}  {name}", "note" if one.same else ""),
-            )
-            lines.append(Line(text, "", None, one.a, shown, item=one))
+                (f"  {beside}", "note"),
+            ]
+            lines.append(Line(text, "", None, one.a, tuple(shown), item=one))
         self.fill(lines, empty="no common pass")
 
     def details(self, item: object, line: Line) -> Sequence[Line]:
@@ -129,7 +149,9 @@ after the stage at which they part, rows are the same only to the letter
         if not isinstance(item, ComparedStage) or self._other is None:
             return ()
         if item.a is None or item.b is None:
-            return [plain(f"only {'A' if item.b is None else 'B'} shows {item.pass_name}")]
+            has = "A" if item.b is None else "B"
+            because = item.why or "why is not known: the other side did not run it here, or its dump has no row of it"
+            return [plain(f"only {has} shows {item.pass_name}", "heading"), plain(f"  {because}", "")]
         if item.exact:
             return [plain("equal to the letter")]
         self._subject = item
@@ -138,7 +160,7 @@ after the stage at which they part, rows are the same only to the letter
         side = width if self._side else 0
 
         def make(work: Work) -> list[Line]:
-            diff, hidden = diff_runs(self.run, a, other, b), 0
+            diff, hidden = call(diff_runs, self.run, a, other, b), 0
             if not self._metadata:
                 # Two calls of one program rarely agree in these, and hundreds of them hide what matters.
                 told = tuple(one for one in diff.modified if set(one.what) - _WORDS_ONLY)
@@ -168,6 +190,17 @@ after the stage at which they part, rows are the same only to the letter
         at = next((n for n, line in enumerate(self.rows.lines) if _is(line.item, first.a, first.b)), None)
         if at is not None:
             self.rows.move_to(at)
+
+    def action_differing(self, by: int) -> None:
+        """To the next row of both sides after which they differ."""
+        at = self.rows.cursor + by
+        while 0 <= at < len(self.rows.lines):
+            item = self.rows.lines[at].item
+            if isinstance(item, ComparedStage) and item.same is False:
+                self.rows.move_to(at)
+                return
+            at += by
+        self.say("no further row that differs")
 
     def action_toggle_common(self) -> None:
         """Hide passes that only one side has."""
@@ -213,6 +246,13 @@ after the stage at which they part, rows are the same only to the letter
         one = self.chosen
         pair = f"A {one.a} B {one.b} {one.pass_name}" if isinstance(one, ComparedStage) else ""
         return " › ".join(filter(None, (tail(self._path, 40), pair)))
+
+
+def _flags_told(a: str, b: str) -> list[str]:
+    """What only one side was given."""
+    sides = [dict.fromkeys(one.strip() for one in text.split("  ") if one.strip()) for text in (a, b)]
+    only = [[one for one in sides[at] if one not in sides[1 - at]] for at in (0, 1)]
+    return [f"flags only of {name}: {names(found, FLAGS)}" for name, found in zip("AB", only, strict=True) if found]
 
 
 def _is(item: object, a: int, b: int) -> bool:

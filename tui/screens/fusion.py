@@ -9,7 +9,9 @@ from textual.binding import Binding, BindingType
 
 from hloscope.core.views.fusion import FusionReport, FusionRow, PairFacts, why_pair
 from hloscope.tui.content import Line, plain
+from hloscope.tui.far import call
 from hloscope.tui.navigation import Place
+from hloscope.tui.questions import first_reader
 from hloscope.tui.screens.base import Work
 from hloscope.tui.screens.two_panes import TwoPanesScreen
 from hloscope.tui.show import bar, clipped, columns, names, show_bytes, show_us
@@ -71,7 +73,7 @@ priority: a place in the queue, with the time that fusing would save; ineligible
             if self._target:
                 from hloscope.core.views.fusion import fusion_report
 
-                return fusion_report(self.run, target=self._target)
+                return call(fusion_report, self.run, target=self._target)
             return self.run.fusion
 
     def _put(self, report: FusionReport) -> None:
@@ -202,9 +204,9 @@ priority: a place in the queue, with the time that fusing would save; ineligible
 
     def _ask_pair(self, producer: str, consumer: str) -> None:
         def ask(work: Work) -> PairFacts:
-            into = consumer or _first_reader(self.run, producer)
+            into = consumer or call(first_reader, self.run, producer)
             with self.dashboard.heavy:
-                return why_pair(self.run, producer, into, target=self._target)
+                return call(why_pair, self.run, producer, into, target=self._target)
 
         self.ask_core(ask, self._put_pair, group="pair", what=f"why {producer}", failed=self._no_pair)
 
@@ -304,11 +306,6 @@ def queue_after(rows: Sequence[FusionRow], step: int) -> list[tuple[str, float]]
         elif row.verdict != "priority":
             waiting.pop(row.producer, None)
     return sorted(waiting.items(), key=lambda one: -one[1])
-
-
-def _first_reader(run: Run, producer: str) -> str:
-    facts = run.why(producer)
-    return facts.users[0] if facts.users else producer
 
 
 def _saved(row: FusionRow) -> str:

@@ -12,7 +12,9 @@ from hloscope.core.hlo.shape import Shape
 from hloscope.core.layout.physical import PhysicalView, physical_view
 from hloscope.core.views.copies import CopiesAnswer, CopyRow, Link, copies
 from hloscope.tui.content import Line, plain
+from hloscope.tui.far import call
 from hloscope.tui.navigation import Place
+from hloscope.tui.questions import copied_shapes
 from hloscope.tui.screens.base import Work
 from hloscope.tui.screens.memory import asked
 from hloscope.tui.screens.two_panes import TwoPanesScreen
@@ -29,7 +31,6 @@ class LayoutsScreen(TwoPanesScreen):
     """Copies on the left, cause, remedy and picture of one on the right."""
 
     NAME = "layouts"
-    LEFT = "50%"
     PROMPTS = {"shape": "how does a shape lie in memory? e.g. f32[10,200]{1,0:T(8,128)}; or two shapes"}
     LEGEND = """
 copies that layout assignment made and those of the last stage; A shows those of every stage
@@ -58,7 +59,7 @@ free: the layouts differ only in dimensions of size 1, no byte moves
     def _read(self, work: Work) -> CopiesAnswer:
         with self.dashboard.heavy:
             if self._all:
-                return copies(self.run, every=True, cancelled=work.cancelled, progress=work.progress)
+                return call(copies, self.run, every=True, cancelled=work.cancelled, progress=work.progress)
             return self.run.copies
 
     def _put(self, answer: CopiesAnswer) -> None:
@@ -138,7 +139,18 @@ free: the layouts differ only in dimensions of size 1, no byte moves
         if item.source:
             out += [plain(), plain("source, innermost first", "heading")]
             out += [Line(f"  {one.file}:{one.line}  {one.function}", "note", item=one) for one in item.source]
-        return out + _both(self.run, item)
+        self.ask_core(
+            lambda work: call(copied_shapes, self.run, item),
+            lambda shapes: self._put_pictures(item, shapes),
+            group="pictures",
+        )
+        return out
+
+    def _put_pictures(self, item: CopyRow, shapes: list[tuple[str, str]]) -> None:
+        """The copied array before and after, below what is told of the copy."""
+        if self.chosen is item:
+            more = [line for title, shape in shapes for line in (plain(), plain(title, "heading"), *picture(shape))]
+            self.detail.add(more)
 
     def action_toggle_all(self) -> None:
         """Copies of every stage, or those that count."""
@@ -195,18 +207,6 @@ def _link(depth: int, link: Link) -> Line:
         f" (priority {link.priority}{must})",
         "", instruction=link.instruction,
     )  # fmt: skip
-
-
-def _both(run: Run, row: CopyRow) -> list[Line]:
-    """The picture of the copied array before and after."""
-    out: list[Line] = []
-    for title, name in (("as it lies before", row.operand), ("as the copy lays it", row.copy)):
-        place = run.definition(row.cause.stage, name)
-        if place is None or " = " not in place.text:
-            continue
-        shape = place.text.split(" = ", 1)[1].split(" ", 1)[0]
-        out += [plain(), plain(title, "heading"), *picture(shape)]
-    return out
 
 
 def picture(text: str) -> list[Line]:

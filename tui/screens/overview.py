@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
-from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import HloscopeError
 from hloscope.core.views.run import label
 from hloscope.core.views.summary import show_ns
 from hloscope.core.views.traffic import bytes_written
 from hloscope.tui.content import Line
+from hloscope.tui.far import call
+from hloscope.tui.findings import Finding, announced, copy, flags, hazards_told, peak, refusal, slowest
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import RunScreen, Work
-from hloscope.tui.show import clipped, counted, names, show_bytes, show_us
+from hloscope.tui.show import clipped, counted
 from hloscope.tui.widgets.line_pane import LinePane
 from hloscope.tui.widgets.strip_chart import StripChart
 
@@ -32,15 +32,6 @@ if TYPE_CHECKING:
 
 LARGE = 20_000
 """Instructions of a last stage above which slow answers are worked out only when asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing worth looking at."""
-
-    title: str
-    detail: str
-    place: Place | None
 
 
 _LATER = Finding("a large module: the letter, or a for all, works it out", "", None)
@@ -100,7 +91,7 @@ letters before the findings go to their place; a works the slow ones out in a la
 
     def _read(self, work: Work) -> tuple[Sequence[PassRow], Summary, str]:
         rows = self.run.timeline(cancelled=work.cancelled, progress=work.progress)
-        return rows, self.run.summary(cancelled=work.cancelled), _flags(self.run)
+        return rows, self.run.summary(cancelled=work.cancelled), call(flags, self.run)
 
     def _put(self, found: tuple[Sequence[PassRow], Summary, str]) -> None:
         self._rows, self._summary, self._flags = found
@@ -108,8 +99,8 @@ letters before the findings go to their place; a works the slow ones out in a la
         strip = self.query_one(StripChart)
         strip.show(self._rows, self._cursor or next((row.index for row in self._rows if row.changed and row.index), 0))
         self._strip_moved()
-        self._found["slow"] = _slowest(self._rows)
-        self._found["findings"] = _announced(self._summary, self._rows)
+        self._found["slow"] = slowest(self._rows)
+        self._found["findings"] = announced(self._summary, self._rows)
         self._list()
         if self._rows[-1].instructions_after <= LARGE:
             self.action_all()
@@ -134,25 +125,25 @@ letters before the findings go to their place; a works the slow ones out in a la
                 self.query_one("#facts", Static).update(self._facts())
                 self.ask_core(self._read, self._put, group="timeline", what="reading stages")
             return
-        self.ask_core(lambda work: self._find(work, "peak", _peak), self._after_peak, group="findings", what="buffers")
+        self.ask_core(lambda work: self._find(work, "peak", peak), self._after_peak, group="findings", what="buffers")
 
     def _after_peak(self, _: None) -> None:
         self.ask_core(
-            lambda work: self._find(work, "refusal", _refusal), self._after_refusal, group="findings", what="fusion"
+            lambda work: self._find(work, "refusal", refusal), self._after_refusal, group="findings", what="fusion"
         )
 
     def _after_refusal(self, _: None) -> None:
-        self.ask_core(lambda work: self._find(work, "copy", _copy), self._after_copies, group="findings", what="copies")
+        self.ask_core(lambda work: self._find(work, "copy", copy), self._after_copies, group="findings", what="copies")
 
     def _after_copies(self, _: None) -> None:
         self._list()
         self.ask_core(
-            lambda work: bytes_written(self.run, cancelled=work.cancelled, progress=work.progress),
+            lambda work: call(bytes_written, self.run, cancelled=work.cancelled, progress=work.progress),
             self._put_bytes,
             group="bytes",
             what="bytes of each stage",
         )
-        self.ask_core(lambda work: _hazards(self.run), self._put_hazards, group="findings")
+        self.ask_core(lambda work: call(hazards_told, self.run), self._put_hazards, group="findings")
 
     def _put_bytes(self, written: dict[int, int]) -> None:
         self.say("")
@@ -174,7 +165,7 @@ letters before the findings go to their place; a works the slow ones out in a la
             if work.cancelled():
                 return
             try:
-                self._found[key] = make(self.run)
+                self._found[key] = call(make, self.run)
             except HloscopeError as error:
                 self._found[key] = Finding(error.message, "", None)
         self.app.call_from_thread(self._list)
@@ -268,7 +259,7 @@ letters before the findings go to their place; a works the slow ones out in a la
         self._wish = key
         self.say("working it out, then it opens; x cancels")
         if found is _LATER:
-            makers = {"peak": _peak, "refusal": _refusal, "copy": _copy}
+            makers = {"peak": peak, "refusal": refusal, "copy": copy}
             self.ask_core(lambda work: self._find(work, key, makers[key]), lambda _: None, group="findings", what=key)
 
     def _grant(self) -> None:
@@ -304,86 +295,3 @@ letters before the findings go to their place; a works the slow ones out in a la
     def focus_first(self) -> None:
         """To the strip."""
         self.turn_to(self.query_one(StripChart))
-
-
-# ---------------------------------------------------------------- what is found
-def _flags(run: Run) -> str:
-    text = run.report(FileKind.DEBUG_OPTIONS) or ""
-    found = [" ".join(line.split()) for line in text.splitlines() if line.strip() and "xla_dump" not in line]
-    if not found and run.source.kind == "ledger":
-        try:
-            rows = run.sql("select flags from runs where flags is not null", limit=1).rows
-        except HloscopeError:
-            rows = []
-        found = [word for word in str(rows[0][0]).split() if "xla_dump" not in word] if rows and rows[0][0] else []
-    return "  ".join(found)
-
-
-def _slowest(rows: Sequence[PassRow]) -> Finding:
-    pipelines = {row.pipeline for row in rows}
-    timed = [row for row in rows if row.ns and row.pass_name not in pipelines]
-    if not timed:
-        return Finding("nothing tells the time of passes (hloscope capture records it)", "", None)
-    slowest = max(timed, key=lambda row: row.ns or 0)
-    total = sum(row.ns or 0 for row in timed)
-    share = f", {100 * (slowest.ns or 0) / total:.0f} % of all" if total else ""
-    return Finding(f"{show_ns(slowest.ns)} in {label(slowest)}{share}", "", Place("stages", slowest.index, "diff"))
-
-
-def _announced(summary: Summary, rows: Sequence[PassRow]) -> Finding:
-    hidden = [row for row in rows if row.unannounced is not None]
-    broken = [row for row in rows if row.fault is not None]
-    if broken:
-        one = broken[0]
-        return Finding(
-            f"{counted(len(broken), 'broken snapshot')}, the first: {one.fault}", "", Place("stages", one.index, "text")
-        )
-    if hidden:
-        one = hidden[0]
-        text = f"{counted(len(hidden), 'change')} that no pass announced, the first between {one.unannounced}"
-        return Finding(text, "", Place("stages", one.index, "diff"))
-    if summary.notes:
-        return Finding(summary.notes[0], "", None)
-    return Finding("none in the stages", "", None)
-
-
-def _peak(run: Run) -> Finding:
-    found = run.buffers.map(largest=1)
-    top = found.largest[0] if found.largest else None
-    what = f" while {found.peak_instruction} runs" if found.peak_instruction else ""
-    detail = f"largest then: {top.name}, {show_bytes(top.size)}, {top.reason}" if top is not None else ""
-    return Finding(f"{show_bytes(found.peak_bytes)}{what}", detail, Place("buffers", view="peak"))
-
-
-def _refusal(run: Run) -> Finding:
-    report = run.fusion
-    refused = [row for row in report.rows if row.verdict in ("refused", "ineligible")]
-    if not refused:
-        return Finding(f"no refusal among {len(report.rows)} decisions", "", Place("fusion"))
-    one = max(refused, key=lambda row: row.bytes or 0)
-    into = f" into {names(one.consumers, 2)}" if one.consumers else ""
-    gain = f"; {show_us(one.us_unfused)} apart, {show_us(one.us_fused)} fused" if one.us_fused is not None else ""
-    return Finding(
-        f"{one.producer} not fused{into}: {show_bytes(one.bytes)} of traffic{gain}",
-        one.reason or f"no reason is known ({one.origin})",
-        Place("fusion", subject=one.producer),
-    )
-
-
-def _copy(run: Run) -> Finding:
-    rows = [row for row in run.copies.rows if not row.free]
-    if not rows:
-        return Finding("no copy that moves bytes", "", Place("layouts"))
-    one = max(rows, key=lambda row: (row.bytes or 0) * (row.times or 1))
-    gone = f", gone after {one.gone}" if one.gone else ""
-    return Finding(
-        f"{one.copy}: {show_bytes(one.bytes)} from {one.from_layout} to {one.to_layout}{gone}",
-        one.cause.sentence,
-        Place("layouts", subject=one.copy),
-    )
-
-
-def _hazards(run: Run) -> list[str]:
-    from hloscope.core.views.hazards import hazard_sentences
-
-    return hazard_sentences(run)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 
-from hloscope.core.dumps.filenames import FileKind
-from hloscope.core.errors import HloscopeError
 from hloscope.core.views.critical_path import CriticalPath, critical_path
 from hloscope.tui.content import Line, plain
+from hloscope.tui.far import call
 from hloscope.tui.navigation import Place
+from hloscope.tui.questions import Schedule, Step, schedule
 from hloscope.tui.screens.base import Work
 from hloscope.tui.screens.two_panes import TwoPanesScreen
 from hloscope.tui.show import bar, columns, names, show_bytes, show_us
@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
 _BAR = 16
-
-
-class _Step:
-    """One step of the order."""
-
-    __slots__ = ("called", "computation", "number", "opcode", "name", "operands", "shape", "used", "users")
-
-    def __init__(self, number: int, name: str, used: int | None) -> None:
-        self.number, self.name, self.used = number, name, used
-        self.opcode = self.shape = self.computation = ""
-        self.operands: list[str] = []
-        self.users: list[str] = []
-        self.called: list[str] = []
 
 
 class ScheduleScreen(TwoPanesScreen):
@@ -57,8 +44,8 @@ t shows the sequence of thunks of a dump that has it
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        self._steps: list[_Step] = []
-        self._thunks: list[str] | None = None
+        self._steps: Sequence[Step] = ()
+        self._thunks: Sequence[str] | None = None
         self._show_thunks = False
         self._peak = 0
         self._origin = ""
@@ -72,46 +59,16 @@ t shows the sequence of thunks of a dump that has it
         self.turn_to(self.rows)
         self.ask_core(self._read, self._put, group="report", what="schedule", failed=self.fault)
 
-    def _read(self, work: Work) -> tuple[list[_Step], list[str] | None, int, str]:
-        index = self.run.stage_index(-1)
-        profile: Sequence[tuple[int, int]] = ()
-        peak, origin = 0, "the text's own order"
-        try:
-            with self.dashboard.heavy:
-                found = self.run.buffers.map(largest=0)
-            order, profile, peak = list(found.steps), found.profile, found.peak_step
-            origin = (
-                "as the compiler scheduled it" if index.is_scheduled else "scheduled by hloscope: the module was not"
-            )
-        except HloscopeError as error:
-            order, origin = [], f"memory is not known: {error.message}"
-        if not order:
-            entry = index.entry
-            order = [index.name(i) for i in range(entry.begin, entry.end)] if entry is not None else []
-            origin += "" if index.is_scheduled else "; the module is not scheduled, this is the order of its text"
-        steps: list[_Step] = []
-        at, used = 0, None
-        for number, name in enumerate(order):
-            while at < len(profile) and profile[at][0] <= number:
-                used = profile[at][1]
-                at += 1
-            one = _Step(number, name, used)
-            i = index.find(name)
-            if i is not None:
-                one.opcode, one.shape = index.opcode(i), index.shape_text(i)
-                one.operands = [index.name(j) for j in index.operands(i)]
-                one.users = [index.name(j) for j in index.users(i)]
-                one.computation = index.computation(index.computation_of(i)).name
-            steps.append(one)
-        text = self.run.report(FileKind.THUNKS)
-        return steps, text.splitlines() if text else None, peak, origin
+    def _read(self, work: Work) -> Schedule:
+        with self.dashboard.heavy:
+            return call(schedule, self.run)
 
-    def _put(self, found: tuple[list[_Step], list[str] | None, int, str]) -> None:
-        self._steps, self._thunks, self._peak, self._origin = found
+    def _put(self, found: Schedule) -> None:
+        self._steps, self._thunks, self._peak, self._origin = found.steps, found.thunks, found.peak, found.origin
         self.say("")
         self._list()
         self.ask_core(
-            lambda work: critical_path(self.run, cancelled=work.cancelled),
+            lambda work: call(critical_path, self.run, cancelled=work.cancelled),
             self._put_critical,
             group="critical",
             what="critical path",
@@ -192,7 +149,7 @@ t shows the sequence of thunks of a dump that has it
 
     def details(self, item: object, line: Line) -> Sequence[Line]:
         """Neighbours in the graph, with the steps at which they run."""
-        if not isinstance(item, _Step):
+        if not isinstance(item, Step):
             return ()
         when = {one.name: one.number for one in self._steps}
         out = [plain(f"step {item.number}: {item.name}", "heading", instruction=item.name)]
@@ -261,4 +218,4 @@ t shows the sequence of thunks of a dump that has it
     def where(self) -> str:
         """The step."""
         one = self.chosen
-        return f"step {one.number} {one.name}" if isinstance(one, _Step) else ""
+        return f"step {one.number} {one.name}" if isinstance(one, Step) else ""

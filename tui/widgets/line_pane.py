@@ -93,6 +93,15 @@ class LinePane(ScrollView, can_focus=True):
         self._lay_out()
         self._place(self._drawn(cursor))
 
+    def add(self, lines: Sequence[Line]) -> None:
+        """More lines at the end; what is looked at stays where it is."""
+        at = self.scroll_offset
+        self._given = [*self._given, *lines]
+        cursor = self.cursor
+        self._lay_out()
+        self._place(cursor)
+        self.scroll_to(at.x, at.y, animate=False, immediate=True, force=True)
+
     def on_resize(self, event: events.Resize) -> None:
         """Fold anew; the cursor stays in sight."""
         if self.fold and self._given:

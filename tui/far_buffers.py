@@ -1,0 +1,49 @@
+"""The questions about buffers, answered by the reader: see `hloscope.tui.far`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hloscope.core.views.buffers import BufferMap, Buffers
+
+if TYPE_CHECKING:
+    from hloscope.core.buffers.hazards import Hazard
+    from hloscope.core.buffers.questions import ShareAnswer, WhatIf
+    from hloscope.core.views.run import Run
+    from hloscope.tui.far import FarRun
+
+
+class FarBuffers(Buffers):
+    """What the dashboard asks; anything else would be worked out here."""
+
+    def __init__(self, run: FarRun) -> None:
+        super().__init__(run)
+        self._far = run
+
+    def map(self, *, largest: int = 10, hazards: bool = False) -> BufferMap:
+        return self._far.call(_map, self._far, largest=largest, hazards=hazards)
+
+    def hazards(self) -> list[Hazard]:
+        return self._far.call(_hazards, self._far)
+
+    def can_share(self, first: str, second: str) -> ShareAnswer:
+        return self._far.call(_can_share, self._far, first, second)
+
+    def what_if(self, change: str) -> WhatIf:
+        return self._far.call(_what_if, self._far, change)
+
+
+def _map(run: Run, *, largest: int, hazards: bool) -> BufferMap:
+    return run.buffers.map(largest=largest, hazards=hazards)
+
+
+def _hazards(run: Run) -> list[Hazard]:
+    return run.buffers.hazards()
+
+
+def _can_share(run: Run, first: str, second: str) -> ShareAnswer:
+    return run.buffers.can_share(first, second)
+
+
+def _what_if(run: Run, change: str) -> WhatIf:
+    return run.buffers.what_if(change)

@@ -1,0 +1,117 @@
+"""What is worth looking at first in a run: the findings of the overview. Asked of the reader: no Textual here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hloscope.core.dumps.filenames import FileKind
+from hloscope.core.errors import HloscopeError
+from hloscope.core.views.run import label
+from hloscope.core.views.summary import show_ns
+from hloscope.tui.navigation import Place
+from hloscope.tui.show import counted, names, show_bytes, show_us
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hloscope.core.views.data import PassRow, Summary
+    from hloscope.core.views.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing worth looking at."""
+
+    title: str
+    detail: str
+    place: Place | None
+
+
+def flags(run: Run) -> str:
+    """The flags of the compile, in one line."""
+    text = run.report(FileKind.DEBUG_OPTIONS) or ""
+    found = [" ".join(line.split()) for line in text.splitlines() if line.strip() and "xla_dump" not in line]
+    if not found and run.source.kind == "ledger":
+        try:
+            rows = run.sql("select flags from runs where flags is not null", limit=1).rows
+        except HloscopeError:
+            rows = []
+        found = [word for word in str(rows[0][0]).split() if "xla_dump" not in word] if rows and rows[0][0] else []
+    return "  ".join(found)
+
+
+def slowest(rows: Sequence[PassRow]) -> Finding:
+    """The slowest pass."""
+    pipelines = {row.pipeline for row in rows}
+    timed = [row for row in rows if row.ns and row.pass_name not in pipelines]
+    if not timed:
+        return Finding("nothing tells the time of passes (hloscope capture records it)", "", None)
+    slowest = max(timed, key=lambda row: row.ns or 0)
+    total = sum(row.ns or 0 for row in timed)
+    share = f", {100 * (slowest.ns or 0) / total:.0f} % of all" if total else ""
+    return Finding(f"{show_ns(slowest.ns)} in {label(slowest)}{share}", "", Place("stages", slowest.index, "diff"))
+
+
+def announced(summary: Summary, rows: Sequence[PassRow]) -> Finding:
+    """What the stages themselves betray."""
+    hidden = [row for row in rows if row.unannounced is not None]
+    broken = [row for row in rows if row.fault is not None]
+    if broken:
+        one = broken[0]
+        return Finding(
+            f"{counted(len(broken), 'broken snapshot')}, the first: {one.fault}", "", Place("stages", one.index, "text")
+        )
+    if hidden:
+        one = hidden[0]
+        text = f"{counted(len(hidden), 'change')} that no pass announced, the first between {one.unannounced}"
+        return Finding(text, "", Place("stages", one.index, "diff"))
+    if summary.notes:
+        return Finding(summary.notes[0], "", None)
+    return Finding("none in the stages", "", None)
+
+
+def peak(run: Run) -> Finding:
+    """Peak memory."""
+    found = run.buffers.map(largest=1)
+    top = found.largest[0] if found.largest else None
+    what = f" while {found.peak_instruction} runs" if found.peak_instruction else ""
+    detail = f"largest then: {top.name}, {show_bytes(top.size)}, {top.reason}" if top is not None else ""
+    return Finding(f"{show_bytes(found.peak_bytes)}{what}", detail, Place("buffers", view="peak"))
+
+
+def refusal(run: Run) -> Finding:
+    """The costliest fusion that was refused."""
+    report = run.fusion
+    refused = [row for row in report.rows if row.verdict in ("refused", "ineligible")]
+    if not refused:
+        return Finding(f"no refusal among {len(report.rows)} decisions", "", Place("fusion"))
+    one = max(refused, key=lambda row: row.bytes or 0)
+    into = f" into {names(one.consumers, 2)}" if one.consumers else ""
+    gain = f"; {show_us(one.us_unfused)} apart, {show_us(one.us_fused)} fused" if one.us_fused is not None else ""
+    return Finding(
+        f"{one.producer} not fused{into}: {show_bytes(one.bytes)} of traffic{gain}",
+        one.reason or f"no reason is known ({one.origin})",
+        Place("fusion", subject=one.producer),
+    )
+
+
+def copy(run: Run) -> Finding:
+    """The largest copy."""
+    rows = [row for row in run.copies.rows if not row.free]
+    if not rows:
+        return Finding("no copy that moves bytes", "", Place("layouts"))
+    one = max(rows, key=lambda row: (row.bytes or 0) * (row.times or 1))
+    gone = f", gone after {one.gone}" if one.gone else ""
+    return Finding(
+        f"{one.copy}: {show_bytes(one.bytes)} from {one.from_layout} to {one.to_layout}{gone}",
+        one.cause.sentence,
+        Place("layouts", subject=one.copy),
+    )
+
+
+def hazards_told(run: Run) -> list[str]:
+    """Wrong sharing of memory, a sentence each."""
+    from hloscope.core.views.hazards import hazard_sentences
+
+    return hazard_sentences(run)

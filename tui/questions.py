@@ -1,0 +1,108 @@
+"""What screens ask of the reader beyond the core's own answers: see `hloscope.tui.far`. No Textual here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hloscope.core.dumps.filenames import FileKind
+from hloscope.core.errors import HloscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hloscope.core.views.copies import CopyRow
+    from hloscope.core.views.run import Run
+
+
+def source_line(run: Run, name: str, stage: int) -> tuple[str, int] | None:
+    """Innermost source line of an instruction; None where it carries none."""
+    index = run.stage_index(stage)
+    at = index.find(name)
+    frames = index.frames(at) if at is not None else ()
+    return (frames[0].file, frames[0].line) if frames else None
+
+
+def first_reader(run: Run, producer: str) -> str:
+    """Whoever uses an instruction first; itself where nobody does."""
+    facts = run.why(producer)
+    return facts.users[0] if facts.users else producer
+
+
+def copied_shapes(run: Run, row: CopyRow) -> list[tuple[str, str]]:
+    """A title and the shape of the copied array, before and after."""
+    out: list[tuple[str, str]] = []
+    for title, name in (("as it lies before", row.operand), ("as the copy lays it", row.copy)):
+        place = run.definition(row.cause.stage, name)
+        if place is not None and " = " in place.text:
+            out.append((title, place.text.split(" = ", 1)[1].split(" ", 1)[0]))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the order in which the module runs."""
+
+    number: int
+    name: str
+    used: int | None
+    """Bytes in use then; None where that is not known."""
+    opcode: str = ""
+    shape: str = ""
+    computation: str = ""
+    operands: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The order, and what is known of it."""
+
+    steps: tuple[Step, ...]
+    thunks: tuple[str, ...] | None
+    """Lines of the compiler's thunk sequence; None where it wrote none."""
+    peak: int
+    """Step at which most memory is in use."""
+    origin: str
+    """Who says so."""
+
+
+def schedule(run: Run) -> Schedule:
+    """The order of the last stage, with memory where that is known."""
+    index = run.stage_index(-1)
+    profile: Sequence[tuple[int, int]] = ()
+    peak = 0
+    try:
+        found = run.buffers.map(largest=0)
+        order, profile, peak = list(found.steps), found.profile, found.peak_step
+        origin = "as the compiler scheduled it" if index.is_scheduled else "scheduled by hloscope: the module was not"
+    except HloscopeError as error:
+        order, origin = [], f"memory is not known: {error.message}"
+    if not order:
+        entry = index.entry
+        order = [index.name(i) for i in range(entry.begin, entry.end)] if entry is not None else []
+        origin += "" if index.is_scheduled else "; the module is not scheduled, this is the order of its text"
+    steps: list[Step] = []
+    at, used = 0, None
+    for number, name in enumerate(order):
+        while at < len(profile) and profile[at][0] <= number:
+            used = profile[at][1]
+            at += 1
+        i = index.find(name)
+        if i is None:
+            steps.append(Step(number, name, used))
+            continue
+        steps.append(
+            Step(
+                number,
+                name,
+                used,
+                index.opcode(i),
+                index.shape_text(i),
+                index.computation(index.computation_of(i)).name,
+                tuple(index.name(j) for j in index.operands(i)),
+                tuple(index.name(j) for j in index.users(i)),
+            )
+        )
+    text = run.report(FileKind.THUNKS)
+    return Schedule(tuple(steps), tuple(text.splitlines()) if text else None, peak, origin)

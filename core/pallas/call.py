@@ -194,11 +194,19 @@ class PallasCall:
 
     @property
     def semantics(self) -> tuple[str, ...]:
-        """``parallel`` or ``arbitrary`` for each grid dimension, where the compiler parameters say; else arbitrary."""
-        given = self.compiler.get("dimension_semantics") or ()
-        words = [_semantics_word(one) for one in given]
-        added = len(self.grid) - len(words)
-        return tuple([*["arbitrary"] * max(0, added), *words][: len(self.grid)])
+        """``parallel`` or ``arbitrary`` for each grid dimension, where the compiler parameters say; else arbitrary.
+
+        On a TPU the dimensions that ``vmap`` added are parallel.
+        Source: ``jax-ml/jax:jax/_src/pallas/mosaic/lowering.py#MosaicGridMapping``.
+        """
+        words = iter(self.given_semantics)
+        added = "parallel" if self.backend in (None, "tpu") else "arbitrary"
+        return tuple(added if d in self.vmapped else next(words, "arbitrary") for d in range(len(self.grid)))
+
+    @property
+    def given_semantics(self) -> tuple[str, ...]:
+        """The words of the compiler parameters, which do not count dimensions that ``vmap`` added."""
+        return tuple(_semantics_word(one) for one in self.compiler.get("dimension_semantics") or ())
 
     def alias_of_output(self, number: int) -> Operand | None:
         """The input that shares an output's memory."""

@@ -7,6 +7,7 @@ version ``VERSION`` of the description that ``describe.py`` makes.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import importlib.util
@@ -97,13 +98,41 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_file(path: str) -> dict[str, Any]:
-    sys.path.insert(0, os.path.dirname(path) or ".")
+    folder, name = module_of(path)
+    sys.path.insert(0, folder)
     try:
+        if name is not None:
+            return vars(importlib.import_module(name))
         return runpy.run_path(path, run_name="hloscope_program")
     except SystemExit as error:
         raise Told(f"the file ends with {error!r} when it is imported", path=path) from None
     except BaseException as error:
         raise Told(f"importing the file failed: {first_line(error)}", **user_frame(error, path)) from None
+
+
+def module_of(path: str) -> tuple[str, str | None]:
+    """Folder to import from, and the dotted name of a file in a package, whose relative imports need it; else None."""
+    folder, stem = os.path.split(os.path.splitext(path)[0])
+    parts = [stem]
+    levels = _levels(path)
+    while os.path.isfile(os.path.join(folder, "__init__.py")) or len(parts) <= levels:
+        folder, parent = os.path.split(folder)
+        if not parent:
+            break
+        parts.insert(0, parent)
+    if len(parts) == 1:
+        return folder or ".", None
+    return folder or ".", ".".join(parts[:-1] if stem == "__init__" else parts)
+
+
+def _levels(path: str) -> int:
+    """How many folders up the file's relative imports reach."""
+    try:
+        with open(path, encoding="utf-8") as opened:
+            tree = ast.parse(opened.read())
+    except (OSError, SyntaxError, ValueError):
+        return 0  # importing it will tell
+    return max((node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)), default=0)
 
 
 def traceable(path: str, module: dict[str, Any]) -> list[str]:

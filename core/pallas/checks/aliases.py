@@ -70,7 +70,18 @@ def _read_after_write(reader: Walk, writer: Walk) -> tuple[int, int] | None:
 
 
 def check_prefetch_written(subject: Subject) -> Iterator[Finding]:
-    """Scalar prefetch operands that the kernel stores to while an index map reads them."""
+    """Scalar prefetch operands that an index map changes, or reads while the kernel stores to them."""
+    for operand in subject.call.operands:
+        for equation, place, _ in statements(operand.index_map):
+            if equation.primitive in ("swap", "addupdate"):
+                yield subject.finding(
+                    "prefetch-written",
+                    f"the index map of {operand.title} writes a scalar prefetch operand: interpret=True forgets that at"
+                    " once, a TPU keeps it, and how often and when index maps run is not said",
+                    place,
+                    operand.place,
+                )
+                break
     if subject.facts is None:
         return
     rank = len(subject.call.grid)

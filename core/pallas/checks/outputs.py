@@ -203,21 +203,27 @@ def _meeting(
 
 
 def check_semantics(subject: Subject) -> Iterator[Finding]:
-    """Parallel dimensions of a TPU's grid that are no prefix of it.
+    """Words of a TPU call that are not one for each dimension, or parallel dimensions that are no prefix of the grid.
 
-    Source: ``jax-ml/jax:jax/_src/pallas/mosaic/interpret/interpret_pallas_call.py``.
+    Sources: ``jax-ml/jax:jax/_src/pallas/mosaic/lowering.py#MosaicGridMapping``,
+    ``jax/_src/pallas/mosaic/interpret/interpret_pallas_call.py#_get_parallel_dim_semantics``.
     """
-    if subject.backend not in (None, "tpu") or not subject.call.compiler.get("dimension_semantics"):
+    given, call = subject.call.given_semantics, subject.call
+    if subject.backend not in (None, "tpu") or call.compiler.get("dimension_semantics") is None:
         return
-    words = [word in ("parallel", "core_parallel") for word in subject.call.semantics]
-    given = words[len(subject.call.vmapped) :]
-    if any(later and not earlier for earlier, later in pairwise(given)):
-        number = next(d for d, (earlier, later) in enumerate(pairwise(given)) if later and not earlier) + 1
+    own = [d for d in range(len(call.grid)) if d not in call.vmapped]
+    if len(given) != len(own):
         yield subject.finding(
-            "dimension-semantics",
-            f"dimension {number + len(subject.call.vmapped)} of the grid is parallel and dimension"
-            f" {number - 1 + len(subject.call.vmapped)} before it is not",
+            "dimension-semantics-length", f"{len(given)} dimension_semantics for a grid of {len(own)} dimensions"
         )
+        return
+    for (before, earlier), (number, later) in pairwise(zip(own, given, strict=True)):
+        if later == "parallel" and earlier != "parallel":
+            yield subject.finding(
+                "dimension-semantics",
+                f"dimension {number} of the grid is parallel and dimension {before} before it is {earlier}",
+            )
+            return
 
 
 def parallel_dims(subject: Subject) -> frozenset[int]:

@@ -70,12 +70,16 @@ CODES: Mapping[str, Code] = {
         "warning", "a parallel dimension of the grid stands behind one that is not: jax's TPU interpreter refuses that",
         "put the parallel dimensions first",
     ),
+    "dimension-semantics-length": Code(
+        "error", "dimension_semantics does not have one word for each dimension of the grid: the TPU lowering refuses",
+        "give one word for each dimension of the grid, without those that vmap adds",
+    ),
     "alias-hazard": Code(
         "warning", "an input that shares memory with an output is read after that memory was written",
         "read each block before any step writes it, or drop the alias",
     ),
     "prefetch-written": Code(
-        "error", "the kernel writes a scalar prefetch operand that an index map reads",
+        "error", "a scalar prefetch operand that an index map reads is written, by the kernel or by an index map",
         "index maps of later steps may or may not see the change: compute the indices before the call",
     ),
     "block-shape": Code(
@@ -140,11 +144,12 @@ CHECKS: tuple[Check, ...] = (
 """Checks of a traced call, in the order of their findings."""
 
 
+EXPLAINS = frozenset({"block-shape", "block-window", "no-lowering-rule", "dimension-semantics-length"})
+"""Errors of ours for which jax's lowering refuses, too."""
+
+
 def check_call(subject: Subject) -> list[Finding]:
     """Every finding about one call. A lowering that refuses for a reason that was found already is not told twice."""
     findings = [finding for check in CHECKS for finding in check(subject)]
-    explained = any(
-        finding.severity == "error" and finding.code in ("block-shape", "block-window", "no-lowering-rule")
-        for finding in findings
-    )
+    explained = any(finding.severity == "error" and finding.code in EXPLAINS for finding in findings)
     return [one for one in findings if one.code != "lowering-refused" or not explained]

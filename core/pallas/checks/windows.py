@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hloscope.core.pallas.blocks import GENERIC_KINDS
 from hloscope.core.pallas.call import from_point
 from hloscope.core.pallas.checks.finding import Finding, Subject, points_text
 from hloscope.core.pallas.grid import Walk, affine_starts
+
+CLAMPED = ": interpret=True silently uses the last block again"
 
 
 def check_grid(subject: Subject) -> Iterator[Finding]:
@@ -33,6 +36,24 @@ def check_range(subject: Subject) -> Iterator[Finding]:
         return
     for walk in subject.schedule.walks.values():
         yield from _range_of(subject, walk)
+        yield from _bounds_of(subject, walk)
+
+
+def _bounds_of(subject: Subject, walk: Walk) -> Iterator[Finding]:
+    """Slices that are larger than their ``BoundedSlice`` says, or have no size."""
+    assert subject.schedule is not None
+    for dim, block in enumerate(walk.operand.dims):
+        if block.kind != "bounded_slice":
+            continue
+        steps = np.flatnonzero((walk.sizes[:, dim] > block.size) | (walk.sizes[:, dim] < 0))
+        if len(steps):
+            point, size = subject.schedule.point(int(steps[0])), int(walk.sizes[steps[0], dim])
+            yield subject.finding(
+                "index-map-out-of-range",
+                f"{from_point(point)}the index map of {walk.operand.title} asks for {size} elements in dimension {dim},"
+                f" and {block} holds at most {block.size}",
+                walk.operand.place,
+            )
 
 
 def _ranges_in_closed_form(subject: Subject) -> Iterator[Finding]:
@@ -60,8 +81,7 @@ def _ranges_in_closed_form(subject: Subject) -> Iterator[Finding]:
             yield subject.finding(
                 "index-map-out-of-range",
                 f"{from_point(point)}the index map of {operand.title} {verb} elements {begin}:{begin + size} of"
-                f" {operand.array.shape[dim]} in dimension {dim} (first element {start} of i0, i1 …): interpret=True"
-                " silently uses the last block again",
+                f" {operand.array.shape[dim]} in dimension {dim} (first element {start} of i0, i1 …){CLAMPED}",
                 operand.place,
             )
             break
@@ -96,10 +116,10 @@ def _range_of(subject: Subject, walk: Walk) -> Iterator[Finding]:
             f"elements {window.starts[dim]}:{window.starts[dim] + window.sizes[dim]} of {shape[dim]} in dimension {dim}"
         )
     verb = "reads" if operand.kind == "input" else "writes"
+    clamped = CLAMPED if all(one.kind in GENERIC_KINDS for one in operand.dims) else ""
     yield subject.finding(
         "index-map-out-of-range",
-        f"{from_point(point)}the index map of {operand.title} {verb} {what}{whole}{many}:"
-        f" interpret=True silently uses the last block again",
+        f"{from_point(point)}the index map of {operand.title} {verb} {what}{whole}{many}{clamped}",
         operand.place,
     )
 

@@ -19,6 +19,8 @@ class Fault:
     message: str
     place: Span | None
     related: tuple[tuple[Span | None, str], ...] = ()
+    about: str = ""
+    """The memory that it concerns, where it is one that nobody wrote; the choice of memory that changes a result."""
 
     @property
     def key(self) -> tuple[object, ...]:

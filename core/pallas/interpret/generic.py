@@ -50,17 +50,21 @@ def run_call(call: PallasCall, operands: Sequence[Any], machine: Machine | None 
             start = filled(operand.array.shape, dtype_of(operand.array.dtype))
         arrays.append(_padded(start, operand))
     scratch = [machine.allocate("scratch", aval) for aval in call.scratch]
-    scalars = [scalar_ref(call, number, value) for number, value in enumerate(prefetch)]
+
+    def scalars() -> list[Ref]:
+        """As before the call: what a step or an index map writes there is forgotten after it."""
+        return [scalar_ref(call, number, np.array(value)) for number, value in enumerate(prefetch)]
+
     machine.bounds = tuple(bound for d, bound in enumerate(grid) if d not in call.vmapped)
     machine.axis_names = call.grid_names
     with np.errstate(all="ignore"):
         for point in itertools.product(*map(range, grid)):
             machine.point = tuple(i for d, i in enumerate(point) if d not in call.vmapped)
             blocks = [
-                _block(machine, operand, array, point, scalars)
+                _block(machine, operand, array, point, scalars())
                 for operand, array in zip(call.operands, arrays, strict=True)
             ]
-            machine.evaluate(call.kernel, [*scalars, *blocks, *scratch])
+            machine.evaluate(call.kernel, [*scalars(), *blocks, *scratch])
     return [_unpadded(array, operand) for array, operand in zip(arrays[slots.inputs :], call.outputs, strict=True)]
 
 

@@ -174,6 +174,8 @@ class Decision:
     options: int
     chosen: int
     place: Span | None
+    about: str = ""
+    """The memory whose content was chosen."""
 
 
 @dataclass(slots=True)
@@ -189,8 +191,8 @@ class Choices:
     made: list[Decision] = field(default_factory=list[Decision])
     _state: int = 0
 
-    def choose(self, options: int, label: str, place: Span | None = None) -> int:
-        """An option below ``options``."""
+    def choose(self, options: int, label: str, place: Span | None = None, about: str = "") -> int:
+        """An option below ``options``; ``about`` names the memory whose content it is."""
         if options <= 1:
             return 0
         chosen = 0
@@ -200,7 +202,7 @@ class Choices:
             chosen = min(chosen, options - 1)
         elif self.seed is not None:
             chosen = self._next() % options
-        self.made.append(Decision(label, options, chosen, place))
+        self.made.append(Decision(label, options, chosen, place, about))
         return chosen
 
     def _next(self) -> int:

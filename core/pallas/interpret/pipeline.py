@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.blocks import Window, window
 from hloscope.core.pallas.call import Operand, from_point
 from hloscope.core.pallas.grid import UNCOPIED_SPACES
@@ -53,6 +54,9 @@ class PipelinedMachine(WatchedMachine):
             kept = core.place
             found.append(window(operand.dims, block_index(self, operand, point, scalars)))
             core.place = kept
+            sizes = zip(found[-1].sizes, operand.dims, strict=True)
+            if (bad := next((dim for size, dim in sizes if size > dim.size), None)) is not None:
+                raise UnsupportedError(f"the index map of {operand.title} asks for more than {bad} holds")
         return found
 
     def _buffered(self, core: Core, position: int, operand: Operand) -> Buffered:
@@ -118,7 +122,7 @@ class PipelinedMachine(WatchedMachine):
 
     def _leftovers_of(self, buffer: Buffer, what: str, operand: Operand) -> None:
         """Memory before anything is written there: NaN in the plain run, else what was there before, or zeros."""
-        chosen = self.choices.choose(3, what, operand.place)
+        chosen = self.choices.choose(3, what, operand.place, operand.name)
         if chosen != 1:
             buffer.data[...] = filled((), buffer.data.dtype) if chosen == 0 else np.zeros((), buffer.data.dtype)
 
@@ -153,6 +157,7 @@ class PipelinedMachine(WatchedMachine):
                 "index-map-out-of-range",
                 f"{from_point(core.point)}the index map of {operand.title} {verb} {seen} of {operand.array}",
                 operand.place,
+                about=operand.name,
             )
         )
 

@@ -40,6 +40,9 @@ MOST_STEPS = 20_000
 MOST_BYTES = 1 << 28
 """Most bytes of arguments, and of a call's arrays, that are made to run a program."""
 
+WHY_MEMORY_MATTERS = frozenset({"uninitialized-read", "index-map-out-of-range"})
+"""Codes that say why the result depends on what memory held before; that it does is then not told again."""
+
 FAILURES = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, RecursionError, MemoryError)
 """What numpy and Python raise where an interpreter meets a form that it was not written for."""
 
@@ -167,7 +170,9 @@ class _Session:
                     if not same_outputs(reference.outputs, outcome.outputs):
                         dependent = True
                         fault = order_fault(call, runner, reference, choices, self.seed + number)
-                        faults[fault.key] = fault
+                        told = {one.about for one in faults.values() if one.code in WHY_MEMORY_MATTERS}
+                        if not fault.about or fault.about not in told:  # else why that memory matters is told already
+                            faults[fault.key] = fault
         except UnsupportedError as error:
             self.unsupported(call, "TPU-like" if name == "tpu" else "GPU-like", error.message)
             self.rungs.append(Rung(name, proves, cannot, tuple(seeds), call.name, "unsupported"))
@@ -176,6 +181,10 @@ class _Session:
             self.failed(call, error)
             self.rungs.append(Rung(name, proves, cannot, tuple(seeds), call.name, "unsupported"))
             return None
+        races = {(one.about, one.place) for one in faults.values() if one.code == "race"}
+        for key, fault in list(faults.items()):
+            if fault.code == "uninitialized-read" and (fault.about, fault.place) in races:
+                del faults[key]  # in one order the read came first: the race says so
         for fault in faults.values():
             self.finding(call, fault)
         worst = "fault" if faults else "done"
@@ -294,7 +303,8 @@ def order_fault(call: PallasCall, runner: Runner, reference: Outcome, choices: C
         changed = _difference(call, reference, outcome)
     why = f"; the choice that does it is {decision.label} (option {decision.chosen})" if decision is not None else ""
     place = decision.place if decision is not None else call.at
-    return Fault("order-dependent", f"with seed {seed} {changed} differs from the plain order's{why}", place)
+    return Fault("order-dependent", f"with seed {seed} {changed} differs from the plain order's{why}", place,
+                 about=decision.about if decision is not None else "")  # fmt: skip
 
 
 def _difference(call: PallasCall, reference: Outcome, outcome: Outcome) -> str:

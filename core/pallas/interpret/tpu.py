@@ -32,7 +32,7 @@ from hloscope.core.pallas.interpret.order import Choices, Semaphore, Signal
 from hloscope.core.pallas.interpret.pipeline import PipelinedMachine, uncopied
 from hloscope.core.pallas.interpret.primitives import filled
 from hloscope.core.pallas.interpret.watched import Core, race_fault
-from hloscope.core.pallas.jaxpr import Aval, Equation, dtype_of
+from hloscope.core.pallas.jaxpr import Array, Aval, Equation, dtype_of
 
 PROVES = (
     "for this input and these orders: no access out of range, no read of memory that nobody wrote, and no two "
@@ -96,7 +96,7 @@ class TpuMachine(PipelinedMachine):
                 self._check_outputs()
         for race in self.detector.races:
             self.faults.add(race_fault(race))
-        outputs = [[np.array(buffer.data) for buffer in arrays[self.call.slots.inputs :]] for arrays in self.arrays]
+        outputs = [[_seen(buffer) for buffer in arrays[self.call.slots.inputs :]] for arrays in self.arrays]
         return Outcome(outputs, self.faults.found, self.choices.made, finished)
 
     def _schedule(self) -> bool:
@@ -439,6 +439,14 @@ class TpuMachine(PipelinedMachine):
         counter = resolve(operands[ref.index], transforms, operands, 0, self.out_of_range)
         yield from self.pause()
         return [np.int32(self._semaphore(counter).count)]
+
+
+def _seen(buffer: Buffer) -> Array:
+    """What an output holds; elements that nobody wrote as such, since what lay there before is another in every run."""
+    data = np.array(buffer.data)
+    if buffer.written is not None:
+        data[~buffer.written] = filled((), data.dtype)
+    return data
 
 
 def run_tpu(

@@ -143,10 +143,19 @@ class WatchedMachine(Machine):
         if copy.add:
             value = read(copy.target) + value
         write(copy.target, value)
+        if not copy.signals:
+            self._carry_unwritten(copy)
         self.note("copy_done", copy.what)
         for semaphore, amount in copy.signals:
             semaphore.add(Signal(amount, dict(copy.clock), copy.place, copy.what))
         self.agents.end(copy.agent, copy.clock)
+
+    def _carry_unwritten(self, copy: Copy) -> None:
+        """What nobody wrote in a block is not written in the array either, once the pipeline has copied it there."""
+        source, target = copy.source.buffer.written, copy.target.buffer.written
+        if source is not None and target is not None:
+            views = [one for one in copy.target.views if isinstance(one, Index)]
+            apply(target, views)[...] = apply(source, copy.source.views)
 
     def _copy_written(self, copy: Copy) -> None:
         """A kernel's own copy of memory that nobody wrote; the pipeline's copies are checked where they start."""
@@ -273,6 +282,7 @@ class WatchedMachine(Machine):
                     f"{from_point(core.point)}the kernel reads {ref.buffer.name}{where}, of which"
                     f" {int(part.size - np.count_nonzero(part)):,} of {part.size:,} elements were never written",
                     core.place,
+                    about=ref.buffer.name,
                 )
             )
 
@@ -302,6 +312,7 @@ def race_fault(race: Race) -> Fault:
         f" {_verb(other)} it",
         main.place,
         ((other.place, f"{other.what} {_verb(other)} it"),),
+        about=race.buffer.name,
     )
 
 

@@ -140,16 +140,22 @@ def test_a_wait_for_nothing_ends_in_a_report(kernels: Look) -> None:
 
 
 def test_devices_copy_to_each_other(tmp_path: Path) -> None:
-    """A ring: each device sends its block to the next one, with and without waiting before it reads."""
-    path = tmp_path / "ring.py"
+    """A ring: each device sends its block to the next one, with and without waiting before it reads.
+
+    The kernel is in another module of the same package, and findings are at its lines.
+    """
+    (tmp_path / "rings").mkdir()
+    path, kernel = tmp_path / "rings" / "ring.py", tmp_path / "rings" / "exchange.py"
     path.write_text(RING)
+    kernel.write_text(EXCHANGE)
     trace = trace_file(str(path), facts=False)
     found, rungs = interpret_trace(trace, runs=4)
     assert [(rung.call, rung.name, rung.outcome) for rung in rungs] == [
         ("waits", "tpu", "done"), ("reads_early", "tpu", "fault"),
     ]  # fmt: skip
     race = next(one for one in found if one.code == "race")
-    assert race.call == "reads_early" and "inbox[...]" in RING.splitlines()[race.line - 1]
+    assert race.call == "reads_early" and "inbox[...]" in EXCHANGE.splitlines()[race.line - 1]
+    assert race.file == str(kernel)
     assert {one.call for one in found if one.severity in ("error", "warning")} == {"reads_early"}
     program = trace.programs[0]
     assert program.jaxpr is not None
@@ -163,13 +169,10 @@ def on_devices(call: Any, operands: Any, axes: Any) -> list[list[Any]]:
     return run_tpu(call, operands, Choices(seed=1), axes=axes).outputs
 
 
-RING = """
-import functools
-import jax, jax.numpy as jnp
+EXCHANGE = """
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import PartitionSpec as P
 
 def exchange(early, x_ref, o_ref, inbox, send, receive):
     me, count = lax.axis_index("x"), lax.axis_size("x")
@@ -178,6 +181,15 @@ def exchange(early, x_ref, o_ref, inbox, send, receive):
     copy.start()
     copy.wait_send() if early else copy.wait()
     o_ref[...] = inbox[...] + 1.0
+"""
+
+RING = """
+import functools
+import jax, jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import PartitionSpec as P
+from .exchange import exchange
 
 def ring(early, x):
     mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -225,7 +225,7 @@ class Module:
         return f"Module({self.label!r}, {len(self.files)} files)"
 
 
-_TEXT_EXTENSIONS = (".txt", ".textproto", ".pbtxt")
+_TEXT_EXTENSIONS = (".txt", ".textproto", ".pbtxt", ".debug_options")
 
 _FORM_ORDER = {
     FileKind.STAGE: 0,

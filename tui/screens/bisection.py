@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import tempfile
 import time
@@ -21,6 +22,9 @@ from hloscope.tui.show import columns
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
+_BAR = 24
+_PROBE = re.compile(r"(.*) (-?\d+) of (-?\d+)\.\.(-?\d+):")
+
 _OUTCOMES = {"right": "added", "wrong": "removed"}
 
 
@@ -33,6 +37,7 @@ class BisectScreen(TwoPanesScreen):
     }
     LEGEND = """
 a dump or ledger: its stages are evaluated and compared; a single module: a compiler is searched on it
+a probe's bar: · known to be right, ░ still searched, ▓ known to be wrong, ● what was tried
 the search runs in a process of its own; x ends it. docs/bisect.md says what the verdicts mean
 """
 
@@ -72,13 +77,8 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
         if self._answer is not None and self._answer.data is not None:
             self._put_answer(self._answer.data)
         else:
-            lines = [
-                plain(
-                    one,
-                    "",
-                )
-                for one in self._said[-500:]
-            ]
+            whole: dict[str, tuple[int, int]] = {}
+            lines = [plain(_live(one, whole), "") for one in self._said[-500:]]
             empty = (
                 "no probe yet"
                 if self._searching
@@ -170,16 +170,24 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
             lines.append(plain(f"cure: {one}"))
         if probes:
             lines.append(Line("probes", "heading"))
+            whole = _whole(probes)
+            bars = [_range_bar(one, whole[str(one.get("level"))]) for one in probes]
             rows = [
-                (
-                    str(one.get("level")),
-                    f"{one.get('low')}..{one.get('high')}",
-                    str(one.get("tried")),
-                    str(one.get("outcome")),
-                )
-                for one in probes
+                ("level", "searched", "tried", "", "outcome"),
+                *(
+                    (
+                        str(one.get("level")),
+                        f"{one.get('low')}..{one.get('high')}",
+                        str(one.get("tried")),
+                        found,
+                        str(one.get("outcome")),
+                    )
+                    for one, found in zip(probes, bars, strict=True)
+                ),
             ]
-            for one, text in zip(probes, columns(rows), strict=True):
+            head, *texts = columns(rows)
+            lines.append(plain("  " + head))
+            for one, text in zip(probes, texts, strict=True):
                 outcome = str(one.get("outcome"))
                 cut = len(text) - len(outcome)
                 parts = ((text[:cut], ""), (outcome, _OUTCOMES.get(outcome, "modified")))
@@ -250,7 +258,45 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
         self._options = str(values.get("options") or "")
 
 
-def _escaped(name: str) -> str:
-    import re
+def _whole(probes: Sequence[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """Of each level the widest range that was searched."""
+    out: dict[str, tuple[int, int]] = {}
+    for one in probes:
+        level, low, high = str(one.get("level")), one.get("low"), one.get("high")
+        if isinstance(low, int) and isinstance(high, int):
+            before = out.get(level, (low, high))
+            out[level] = (min(before[0], low), max(before[1], high))
+        else:
+            out.setdefault(level, (0, 0))
+    return out
 
+
+def _range_bar(probe: dict[str, Any], whole: tuple[int, int]) -> str:
+    """Where a probe lies: ``·`` known to be right, ``░`` still searched, ``▓`` known to be wrong, ``●`` tried."""
+    low, high, tried = probe.get("low"), probe.get("high"), probe.get("tried")
+    least, most = whole
+    if not (isinstance(low, int) and isinstance(high, int) and isinstance(tried, int)) or most <= least:
+        return ""
+
+    def cell(at: int) -> int:
+        return round((at - least) * (_BAR - 1) / (most - least))
+
+    cells = ["·" if at < cell(low) else "▓" if at > cell(high) else "░" for at in range(_BAR)]
+    cells[max(0, min(_BAR - 1, cell(tried)))] = "●"
+    return "".join(cells)
+
+
+def _live(text: str, whole: dict[str, tuple[int, int]]) -> str:
+    """A probe as the child tells it, with its bar."""
+    found = _PROBE.match(text)
+    if found is None:
+        return text
+    probe = {"level": found[1].strip(), "tried": int(found[2]), "low": int(found[3]), "high": int(found[4])}
+    for level, ends in _whole([probe]).items():
+        before = whole.get(level, ends)
+        whole[level] = (min(before[0], ends[0]), max(before[1], ends[1]))
+    return f"  {_range_bar(probe, whole[probe['level']]):<{_BAR}}  {text.strip()}"
+
+
+def _escaped(name: str) -> str:
     return re.escape(name)

@@ -24,6 +24,8 @@ _BAR = 28
 _QUEUE = 10
 """Producers of the queue that are shown."""
 _TERMS = ("read_us", "write_us", "compute_us", "us")
+_TELLERS = {"xla": "XLA's own record", "core": "hloscope's compiler", "inferred": "the stages before and after"}
+
 _VERDICTS = ("", "fused", "refused", "ineligible", "priority")
 
 
@@ -100,15 +102,18 @@ priority: a place in the queue, with the time that fusing would save; ineligible
                 show_bytes(row.bytes),
                 _saved(row),
                 row.producer,
-                names(row.consumers, 2),
+                names(row.consumers, 2) or _because(row),
             )
             if wanted and wanted not in " ".join((*one, row.reason or "", row.code or "")).casefold():
                 continue
             shown.append(row)
             cells.append(one)
-        titles = ("step", "verdict", "traffic", "saves", "producer", "into")
+        titles = ("step", "verdict", "traffic", "saves", "producer", "into, or why not")
         widest = 30 if self.size.width >= 130 else max(12, (self.size.width - 44) // 2)
-        lines = columns([titles, *cells], right=(0, 2, 3), widest=widest)
+        # The last column goes on beyond the edge: reasons are sentences.
+        first = columns([one[:-1] for one in (titles, *cells)], right=(0, 2, 3), widest=widest)
+        room = max(map(len, first))
+        lines = [f"{text:<{room}}  {one[-1]}" for text, one in zip(first, (titles, *cells), strict=True)]
         counts = {word: sum(row.verdict == word for row in report.rows) for word in _VERDICTS if word}
         said = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "no decisions"
         how = {
@@ -142,7 +147,9 @@ priority: a place in the queue, with the time that fusing would save; ineligible
         out = [plain(f"{item.producer} {item.verdict}", "heading", instruction=item.producer)]
         out += [plain(f"  into {one}", "", instruction=one) for one in item.consumers[:12]]
         if item.reason:
-            out.append(plain(f"  because {item.reason}"))
+            out.append(plain(f"  because {_because(item)}"))
+        if item.verdict == "priority":
+            out.append(plain("  goes into the queue, or is weighed anew: what it saves is its place there"))
         if item.code:
             out.append(plain(f"  code {item.code}"))
         if item.made:
@@ -159,7 +166,7 @@ priority: a place in the queue, with the time that fusing would save; ineligible
             out.append(plain(f"  memory traffic {word}: {show_bytes(item.bytes)}"))
         if item.fuel is not None:
             out.append(plain(f"  fuel {item.fuel}"))
-        out.append(plain(f"  says {item.origin}"))
+        out.append(plain(f"  told by {_TELLERS.get(item.origin, item.origin)}"))
         others = [row for row in self._report.of(item.producer) if row is not item]
         if others:
             out += [plain(), plain(f"also about {item.producer}", "heading")]
@@ -306,6 +313,10 @@ def queue_after(rows: Sequence[FusionRow], step: int) -> list[tuple[str, float]]
         elif row.verdict != "priority":
             waiting.pop(row.producer, None)
     return sorted(waiting.items(), key=lambda one: -one[1])
+
+
+def _because(row: FusionRow) -> str:
+    return (row.reason or "").removeprefix("not fusing because ").removeprefix("because ")
 
 
 def _saved(row: FusionRow) -> str:

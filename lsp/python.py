@@ -86,10 +86,10 @@ def hover(uri: str, lines: TextLines, position: types.Position) -> types.Hover |
     del uri
     if len(lines.text) > MOST_CHARACTERS or _MENTIONS.search(lines.text) is None:
         return None
-    from hloscope.core.views.pallas_source import pallas_facts, readable
+    from hloscope.core.views.pallas_source import pallas_facts
 
     line = position.line + 1
-    calls = pallas_facts(readable(lines.text))
+    calls = pallas_facts(lines.text)
     specs = [(call, one) for call in calls for one in call.specs_at(line)]
     if specs:
         text = "\n".join(f"- {call.name}, {_block(one)}" for call, one in specs)
@@ -107,10 +107,10 @@ def _scanned(uri: str, text: str) -> tuple[list[CallReport], list[Finding]]:
         return [], []
     # Half a second of start-up that most clients never need.
     from hloscope.core.pallas.static_source import scan_text
-    from hloscope.core.views.pallas_source import readable
 
     try:
-        return scan_text(readable(text), os.path.basename(unquote(urlsplit(uri).path)) or "kernel.py")
+        name = os.path.basename(unquote(urlsplit(uri).path)) or "kernel.py"
+        return scan_text(text, name, half_typed=True)
     except (UsageError, RecursionError):
         return [], []
 

@@ -1,7 +1,7 @@
 """What the text of a Python file says of its Pallas calls: grid, blocks, index maps, scratch, and bytes where they can
 be worked out. Nothing is imported or run.
 
-Half-typed text keeps its other statements: the statement at the top level that is no Python is left out.
+Half-typed text keeps its other statements, and of the half-typed one what is there.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import TypeVar
 from hloscope.core.errors import HloscopeError
 from hloscope.core.pallas.checks.budgets import tiled_bytes
 from hloscope.core.pallas.jaxpr import itemsize_bits
-from hloscope.core.pallas.static_source import Scope, Site, Spec, find_sites
+from hloscope.core.pallas.python_reader import read_python
+from hloscope.core.pallas.static_sites import Scope, Site, Spec, find_sites
 
 T = TypeVar("T")
-_MOST_FAULTS = 8
-_CLOSING = (")", "]", "}", "#")
 _SCRATCH = frozenset({"VMEM", "SMEM", "ANY", "HBM", "MemorySpace", "SemaphoreType", "GMEM", "TMEM", "Barrier"})
 _FAST = {"vector": ("default", "vmem"), "shared": ("default", "smem"), "": ()}
 """Memory spaces that count, by the fast memory."""
@@ -83,43 +82,11 @@ class PallasFacts:
         return found if len(found) < len(self.blocks) or self.span[0] > line else []
 
 
-def readable(text: str) -> str:
-    """The text with top-level statements that are no Python emptied; lines keep their numbers."""
-    for _ in range(_MOST_FAULTS):
-        try:
-            ast.parse(text)
-        except SyntaxError as error:
-            lines = text.split("\n")
-            at = min(max(0, (error.lineno or 1) - 1), len(lines) - 1)
-            first = at
-            while first > 0 and not _begins(lines[first]):
-                first -= 1
-            while first > 0 and lines[first - 1].startswith("@"):
-                first -= 1
-            last = at + 1
-            while last < len(lines) and not _begins(lines[last]):
-                last += 1
-            if not any(lines[first:last]):
-                return ""
-            lines[first:last] = [""] * (last - first)
-            text = "\n".join(lines)
-        except (ValueError, RecursionError, MemoryError):
-            return ""
-        else:
-            return text
-    return ""
-
-
-def _begins(line: str) -> bool:
-    return bool(line.strip()) and not line[0].isspace() and not line.startswith(_CLOSING)
-
-
 def pallas_facts(text: str) -> list[PallasFacts]:
-    """Every ``pallas_call`` of a text that is Python, in order; none where it is not."""
+    """Every ``pallas_call`` of a text that is Python, in order; half-typed ones as far as they go."""
     try:
-        tree = ast.parse(text)
-        return [_facts(site) for site in find_sites(tree)]
-    except (SyntaxError, ValueError, RecursionError):
+        return [_facts(site) for site in find_sites(read_python(text))]
+    except (ValueError, RecursionError):
         return []
 
 
@@ -277,4 +244,4 @@ def _type_name(node: ast.expr | None, scope: Scope) -> str | None:
     return name
 
 
-__all__ = ["BlockFacts", "PallasFacts", "ScratchFacts", "pallas_facts", "readable"]
+__all__ = ["BlockFacts", "PallasFacts", "ScratchFacts", "pallas_facts"]

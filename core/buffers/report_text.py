@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hloscope.core.analysis.dataflow_values import buffer_bytes, index_text
 from hloscope.core.buffers.colors import space_name
 from hloscope.core.buffers.stack_breakdown import breakdown_lines
-from hloscope.core.text.printer import PrintOptions, print_instruction
+from hloscope.core.text.printer import DEFAULT, PrintOptions, print_instruction
 
 if TYPE_CHECKING:
     from hloscope.core.analysis.dataflow_values import HloValue
@@ -99,11 +99,11 @@ def _value_lines(value: HloValue, color: int) -> Iterator[str]:
         operand = use.instruction.operand(use.operand)
         index = f" {index_text(use.operand_index)}" if operand.shape.is_tuple else ""
         yield f"  {use.instruction.name}, operand {use.operand}{index}"
-    options = _SUGARED if value.instruction.opcode.startswith("async-") else _PLAIN
+    # The default options keep the line for the snapshot that follows.
+    options = _SUGARED if value.instruction.opcode.startswith("async-") else DEFAULT
     yield f" from instruction: {print_instruction(value.instruction, options).strip().removeprefix('ROOT ')}"
 
 
-_PLAIN = PrintOptions()
 _SUGARED = PrintOptions(exact=True)
 
 

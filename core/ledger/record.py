@@ -25,7 +25,7 @@ from typing import Any, Protocol, Self
 from hloscope.core.errors import InternalError
 from hloscope.core.ledger.declare import Event, EventSpec, Value
 from hloscope.core.ledger.schema import FILE_MARK
-from hloscope.core.ledger.snapshots import TIGHT, SnapshotWriter, pack
+from hloscope.core.ledger.snapshots import QUICK, TIGHT, SnapshotWriter, pack
 from hloscope.core.ledger.store import (
     PAGE_SIZE,
     SMALL_PAGE_SIZE,
@@ -489,7 +489,7 @@ class LedgerWriter:
         """Keep a text report that the compiler wrote on the current module; `kind` is a ``FileKind`` value."""
         if not self.enabled:
             return
-        row = (self._module, kind, _clean(file), len(text), pack(text, TIGHT))
+        row = (self._module, kind, _clean(file), len(text), pack(text, TIGHT if self._tight else QUICK))
         self._statements.append(("INSERT INTO report_rows(module,kind,file,size,data) VALUES(?,?,?,?,?)", row))
 
     # The file

@@ -38,7 +38,7 @@ _FORGET_BYTES = 256 << 20
 _ENCODING = ("utf-8", "surrogateescape")
 
 
-TIGHT, _QUICK = 9, 1
+TIGHT, QUICK = 9, 1
 """Compression levels for what stays and for what is soon replaced; both codecs have them."""
 _ZSTD_FROM = 4096
 """Shorter payloads gain nothing from zstd."""
@@ -141,7 +141,7 @@ class SnapshotWriter:
 
     def __init__(self, connection: sqlite3.Connection, *, tight: bool = True) -> None:
         self._connection = connection
-        self._level = TIGHT if tight else _QUICK
+        self._level = TIGHT if tight else QUICK
         self._lines: defaultdict[object, int] = defaultdict(count().__next__)
         self._line_total = 0
         self._ends_chunk = bytearray()
@@ -316,12 +316,12 @@ class SnapshotWriter:
         """Queue what is new since the last write as small blocks; a later full block replaces them."""
         fresh = self._line_total - self._line_tail.written
         if fresh:
-            data = pack("\n".join(self._open_lines[-fresh:]).encode(*_ENCODING), _QUICK)
+            data = pack("\n".join(self._open_lines[-fresh:]).encode(*_ENCODING), QUICK)
             self._blocks.append((self._line_tail.table, self._line_tail.written, fresh, data))
             self._line_tail.written = self._line_total
         fresh = self._chunk_total - self._chunk_tail.written
         if fresh:
-            data = _pack_chunks(self._open_chunks[-fresh:], _QUICK)
+            data = _pack_chunks(self._open_chunks[-fresh:], QUICK)
             self._blocks.append((self._chunk_tail.table, self._chunk_tail.written, fresh, data))
             self._chunk_tail.written = self._chunk_total
 

@@ -79,7 +79,7 @@ def test_helix_finds_the_server_for_hlo_and_for_dumps() -> None:
     (language,) = configuration["language"]
     (server,) = language["language-servers"]
     assert configuration["language-server"][server] == {
-        "command": "hloscope", "args": ["lsp"], "config": {"refusedFusionBytes": 1048576},
+        "command": "hloscope", "args": ["lsp"], "timeout": 60, "config": {"refusedFusionBytes": 1048576},
     }  # fmt: skip
     globs = [one["glob"] for one in language["file-types"] if isinstance(one, dict)]
     assert "hlo" in language["file-types"]

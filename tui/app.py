@@ -25,7 +25,7 @@ from hloscope.core.errors import HloscopeError
 from hloscope.tui.navigation import SCREENS, TITLES, History, Place, neighbour
 from hloscope.tui.palette import Actions
 from hloscope.tui.screens import import_all, make_screen
-from hloscope.tui.screens.base import WIDE, RunScreen
+from hloscope.tui.screens.base import RunScreen
 from hloscope.tui.screens.help import HelpScreen
 from hloscope.tui.screens.one_key import OneKeyScreen
 from hloscope.tui.state import State
@@ -54,8 +54,8 @@ _TIDY_SECONDS = 2.0
 _ARRIVAL_SECONDS = 5.0
 """How long a key waits for a screen at most."""
 
-_GC_THRESHOLDS = (2_000, 10, 100)
-"""Few full collections: one stops every thread, for 200 ms where a module of 2,000 instructions was looked into."""
+_GC_THRESHOLDS = (2_000, 10, 1_000_000)
+"""No full collections by themselves: one stops every thread."""
 
 
 class Probe(Message):
@@ -107,11 +107,19 @@ class DashboardApp(App[None]):
         self._kept: dict[str, Any] = self.state.run(self._key)
         self.ahead: list[str] | None = None
         """Screens still to be made while nobody types; None until the first one is there."""
+        self._laid_out = ""
+        """The screen made ahead that has no layout yet."""
+        self._opening = False
+        """Whether a screen is in the making that a key asked for."""
         self._pressed = 0.0
         """When the last key or click came."""
         self._saved = 0.0
         """When the state was last written."""
         self._untidy = True
+        self._dropped = False
+        """Whether there is much to be given back."""
+        self.colours = 0
+        """How often colours changed: a screen that was styled before must be styled anew."""
         self._typed: deque[events.Key] = deque()
         self._dealt = asyncio.Event()
         self._delivery: asyncio.Task[None] | None = None
@@ -129,6 +137,7 @@ class DashboardApp(App[None]):
     def refresh_css(self, animate: bool = True) -> None:
         """Other colours, also for what is drawn from `parts`."""
         self.parts.clear()
+        self.colours += 1
         super().refresh_css(animate)
         for screen in self._screens.values():
             for widget in screen.query("LinePane, StripChart, BufferMap"):
@@ -193,7 +202,7 @@ class DashboardApp(App[None]):
         """Hand out what was typed, each key when the one before it was dealt with."""
         while self._typed:
             until = time.monotonic() + _ARRIVAL_SECONDS
-            while isinstance(self.screen, RunScreen) and not self.screen.begun and time.monotonic() < until:
+            while self._unfinished() and time.monotonic() < until:
                 await asyncio.sleep(0.002)
             try:
                 await super().on_event(self._typed.popleft())
@@ -204,6 +213,10 @@ class DashboardApp(App[None]):
             if (self.focused or self.screen).post_message(Probe()):
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._dealt.wait(), _ARRIVAL_SECONDS)
+
+    def _unfinished(self) -> bool:
+        """Whether the screen that the next key is meant for is not there yet."""
+        return self._opening or (isinstance(self.screen, RunScreen) and not self.screen.begun)
 
     @property
     def typing(self) -> bool:
@@ -223,24 +236,29 @@ class DashboardApp(App[None]):
             # A terminal that is closed asks nobody.
             self._saved = time.monotonic()
             self._save()
-        if self.ahead:
+        if self._laid_out:
+            if self._screens[self._laid_out].lay_out_ahead(self.size):
+                self._laid_out = ""
+        elif self.ahead:
             name = self.ahead.pop(0)
             if name not in self._screens:
                 self._make(name)
                 self._get_screen(name)  # composed and styled, not shown
+                self._laid_out = name
                 self._untidy = True
         elif any(worker.is_running for worker in self.workers):
             self._untidy = True
         elif self._untidy and quiet >= _TIDY_SECONDS:
             # What the analyses made stays as long as the run: later collections need not look at it again.
             self._untidy = False
-            gc.collect()
+            gc.collect(2 if self._dropped else 1)
+            self._dropped = False
             gc.freeze()
 
     def dropped(self) -> None:
         """Something large is no longer needed: look at everything once."""
         gc.unfreeze()
-        self._untidy = True
+        self._untidy = self._dropped = True
 
     def _save(self) -> None:
         screens = dict(self._kept.get("screens") or {})
@@ -304,7 +322,8 @@ class DashboardApp(App[None]):
         kept = (self._kept.get("screens") or {}).get(name)
         screen.recall(kept if isinstance(kept, dict) else {})
         # Known before it is drawn, so that it is not laid out twice.
-        screen.set_class(self.size.width < WIDE, "-narrow").set_class(self.size.width >= WIDE, "-wide")
+        screen.set_classes(screen.classes_at(self.size))
+        screen.styled = self.colours
         self.install_screen(screen, name)
         return screen
 
@@ -338,15 +357,26 @@ class DashboardApp(App[None]):
 
     def action_screen(self, name: str) -> None:
         """Another screen, as it was left."""
-        here = self.here
-        if here is None or here.screen != name:
+        here, screen = self.here, self.run_screen
+        if here is not None and here.screen == name:
+            return
+        if name in self._screens or screen is None:
             self.go(Place(name))
+            return
+        # The key is answered at once: making a screen takes a moment.
+        self._opening = True
+        screen.say(f"opening {TITLES[name]} …")
+        self.call_after_refresh(self._open, name)
+
+    def _open(self, name: str) -> None:
+        self._opening = False
+        self.go(Place(name))
 
     def action_next_screen(self, step: int) -> None:
         """The screen beside this one."""
         here = self.here
         if here is not None:
-            self.go(Place(neighbour(here.screen, step)))
+            self.action_screen(neighbour(here.screen, step))
 
     async def action_back(self) -> None:
         """To where the last jump came from."""

@@ -19,7 +19,9 @@ Mark = Literal["", "added", "removed", "modified", "renamed", "heading", "note",
 
 COMPUTATIONS = 6
 """Computations that are listed one by one."""
-_TOLD_APART = lru_cache(512)(differing)
+_TOLD_APART = lru_cache(2048)(differing)
+_BEHIND = 80
+"""Characters behind what is seen: a word that is cut in two could take another colour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class Line:
     item: object = field(default=None, compare=False)
     """What the line stands for, to the screen that made it."""
 
-    def pieces(self) -> list[Piece]:
-        """The line as coloured pieces."""
+    def pieces(self, visible: int = 0) -> list[Piece]:
+        """The line as coloured pieces; with `visible` what is far behind that many characters may be left out."""
         if self.differs is not None:
             return list(self.differs)
         if self.against is not None:
@@ -51,7 +53,7 @@ class Line:
             return [(sign, self.mark), *mine]
         if self.mark in ("heading", "note", "warning"):
             return [(self.text, self.mark)]
-        return pieces(self.text)
+        return pieces(self.text[: visible + _BEHIND] if visible else self.text)
 
 
 def plain(text: str = "", mark: Mark = "note", *, instruction: str | None = None, stage: int | None = None) -> Line:

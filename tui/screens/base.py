@@ -28,11 +28,15 @@ from hloscope.tui.questions import source_line
 from hloscope.tui.search import matching_names
 from hloscope.tui.widgets.key_line import KeyLine
 from hloscope.tui.widgets.line_pane import LinePane
+from hloscope.tui.widgets.plain import blank_lines
 from hloscope.tui.widgets.status_line import StatusLine
 from hloscope.tui.widgets.tab_bar import TabBar
 
 if TYPE_CHECKING:
+    from textual import events
     from textual.app import ComposeResult
+    from textual.geometry import Region, Size
+    from textual.strip import Strip
     from textual.widget import Widget
 
     from hloscope.core.views.run import Run
@@ -52,7 +56,7 @@ WIDE = 130
 SEARCHED_STAGES = 8
 """Stages in which a search looks for what the lines of a pane do not show."""
 
-_PROGRESS_SECONDS = 0.1
+_PROGRESS_SECONDS = 0.2
 """Time between two reports of progress that are shown."""
 
 
@@ -110,6 +114,9 @@ class RunScreen(Screen[None]):
         self._started = False
         self.begun = False
         """Whether it was ever shown."""
+        self.styled = -1
+        """For which of the application's colours it was styled."""
+        self._drawn_next = False
         self._begun_at = 0.0
         self._came_from: LinePane | None = None
 
@@ -132,9 +139,47 @@ class RunScreen(Screen[None]):
         self.query_one("#question", Input).display = False
         self._started = True
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: events.ScreenResume) -> None:
         """The first time that it is shown, it asks for what it shows."""
+        # Matching the style sheet against every widget takes longer than drawing them.
+        event.refresh_styles = self.styled != self.dashboard.colours
+        self.styled = self.dashboard.colours
         self.begin()
+
+    def classes_at(self, size: Size) -> list[str]:
+        """What it is called at a size, known before it is drawn so that it is not laid out twice."""
+        return [
+            max((at, name) for at, name in steps if at <= length)[1]
+            for length, steps in (
+                (size.width, self.HORIZONTAL_BREAKPOINTS or []),
+                (size.height, self.VERTICAL_BREAKPOINTS or []),
+            )
+        ]
+
+    def lay_out_ahead(self, size: Size) -> bool:
+        """Give every widget its place before the first visit; False where they are not all there yet."""
+        if self._started and not self.is_current:
+            self._refresh_layout(size)
+        return self._started
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The screen itself is a background."""
+        return blank_lines(self, crop) or super().render_lines(crop)
+
+    def _refresh_layout(self, size: Size | None = None, scroll: bool = False) -> None:
+        """Not drawn at once where everything is drawn next anyway."""
+        self._drawn_next = self._repaint_required
+        super()._refresh_layout(size, scroll)
+        self._drawn_next = False
+
+    def _compositor_refresh(self) -> None:
+        if not self._drawn_next:
+            super()._compositor_refresh()
+
+    def _screen_resized(self, size: Size) -> None:
+        """Nothing where it is laid out for that size: a screen is told its size again when it is shown."""
+        if self._compositor.size != size or self._layout_required:
+            super()._screen_resized(size)
 
     def begin(self) -> None:
         """Start, once: a screen may have been made ahead of its first visit."""
@@ -439,7 +484,10 @@ class RunScreen(Screen[None]):
         """Where one is now."""
         if self._started:
             module = self.run.source.module or self.run.source.path
-            self.query_one(StatusLine).at(" › ".join(filter(None, (module, self.NAME, where))))
+            line, place = self.query_one(StatusLine), " › ".join(filter(None, (module, self.NAME, where)))
+            # A pane that is drawn anew tells its place again: what just happened is not to be lost by that.
+            if place != line.place:
+                line.at(place)
 
     @on(TabBar.Chosen)
     def _tab(self, event: TabBar.Chosen) -> None:

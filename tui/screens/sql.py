@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
 from textual.widgets import Static, TextArea
 
 from hloscope.core.ledger.schema import VIEWS
@@ -17,6 +16,7 @@ from hloscope.tui.content import Line, plain
 from hloscope.tui.screens.base import RunScreen, Work
 from hloscope.tui.show import columns
 from hloscope.tui.widgets.line_pane import LinePane
+from hloscope.tui.widgets.plain import Horizontal, Vertical
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from textual import on
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from hloscope.core.views.run import label
@@ -19,6 +18,7 @@ from hloscope.tui.screens.base import RunScreen, Work
 from hloscope.tui.search import with_source_lines
 from hloscope.tui.show import counted
 from hloscope.tui.widgets.line_pane import LinePane
+from hloscope.tui.widgets.plain import Horizontal, Vertical
 from hloscope.tui.widgets.stage_table import StageTable
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from textual import on
-from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from hloscope.tui.content import Line
 from hloscope.tui.screens.base import RunScreen, note
 from hloscope.tui.widgets.line_pane import LinePane
+from hloscope.tui.widgets.plain import Horizontal, Vertical
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

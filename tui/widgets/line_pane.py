@@ -11,6 +11,7 @@ from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
+from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -25,9 +26,16 @@ if TYPE_CHECKING:
 _WIDEST = 2000
 """Columns that can be scrolled to; a megabyte line is shown up to here."""
 
+_STRIPS = 2000
+"""Drawn lines that are kept."""
+
 
 class LinePane(ScrollView, can_focus=True):
     """Lines with a cursor. ``enter`` on a line that names an instruction posts ``Chosen``."""
+
+    # Other lines are no other layout: its size is given, not taken from what it shows.
+    virtual_size = Reactive(Size(0, 0))
+    ALLOW_SELECT = False
 
     KEYS_OF: ClassVar[str] = "in a list"
     """How help calls the place where these keys hold."""
@@ -81,10 +89,19 @@ class LinePane(ScrollView, can_focus=True):
         self._named: frozenset[str] = frozenset()
         """Instructions that match by what the line does not show."""
         self._base = Style()
+        self._styles: dict[str, Style] = {}
+        """Of each kind of piece, on the pane's own."""
+        self._strips: dict[int, Strip] = {}
+        """Drawn lines, as long as what they depend on stays the same."""
+        self._drawn_for: tuple[object, ...] = ()
         self._unplaced = False
         """Whether lines were given before the pane had a size."""
         self.cursor = 0
         """0-based line under the cursor."""
+
+    def watch_virtual_size(self, size: Size) -> None:
+        """The scrollbars follow."""
+        self._scroll_update(size)
 
     # ---------------------------------------------------------------- content
     def show(self, lines: Sequence[Line], *, cursor: int = 0) -> None:
@@ -115,6 +132,7 @@ class LinePane(ScrollView, can_focus=True):
             self.scroll_to_region(here, animate=False, force=True, immediate=True)
 
     def _lay_out(self) -> None:
+        self._strips.clear()
         width = self.size.width - 1
         if not self.fold or width < 20:
             self._lines, self._first = self._given, range(len(self._given))
@@ -235,27 +253,50 @@ class LinePane(ScrollView, can_focus=True):
 
     # ---------------------------------------------------------------- drawing
     def render_lines(self, crop: Region) -> list[Strip]:
-        """The visible lines; the pane's own style is worked out once for all of them."""
-        self._base = self.rich_style
-        return super().render_lines(crop)
+        """The visible lines. Without a border they are taken as they were drawn before, also where they moved."""
+        base = self.rich_style
+        key = (self.scroll_offset.x, self.size.width, base, self._pattern, self._named, self.app.theme)
+        if key != self._drawn_for or len(self._strips) > _STRIPS:
+            self._base, self._drawn_for, self._styles = base, key, {"": base}
+            self._strips.clear()
+        if self.styles.gutter or self.opacity != 1.0:
+            return super().render_lines(crop)
+        background = self.background_colors[1]
+        strips: list[Strip] = []
+        for y in crop.line_range:
+            strip = self.render_line(y)
+            for one in self.get_line_filters():
+                strip = strip.apply_filter(one, background)
+            strips.append(strip)
+        begin, end = crop.column_span
+        return strips if (begin, end) == (0, self.size.width) else [strip.crop(begin, end) for strip in strips]
 
     def render_line(self, y: int) -> Strip:
         """One visible line, coloured when it is drawn."""
-        left, top = self.scroll_offset
-        at = top + y
-        width = self.size.width
-        base = self._base
+        at = self.scroll_offset.y + y
         if at >= len(self._lines):
-            return Strip.blank(width, base)
-        line = self._lines[at]
+            return Strip.blank(self.size.width, self._base)
         if at == self.cursor:
-            base += part(self, "pane--cursor" if self.has_focus else "pane--away")
+            base = self._base + part(self, "pane--cursor" if self.has_focus else "pane--away")
+            return self._draw_line(self._lines[at], base, {"": base})
+        found = self._strips.get(at)
+        if found is None:
+            found = self._strips[at] = self._draw_line(self._lines[at], self._base, self._styles)
+        return found
+
+    def _draw_line(self, line: Line, base: Style, styles: dict[str, Style]) -> Strip:
+        left, width = self.scroll_offset.x, self.size.width
         segments: list[Segment] = []
-        for text, kind in line.pieces():
-            style = base + part(self, f"pane--{kind}") if kind else base
-            segments.append(Segment(text.replace("\t", "    "), style))
-        strip = Strip(self._marked(segments, line))
-        return strip.crop_extend(left, left + width, base).apply_offsets(left, at)
+        used = 0
+        for text, kind in line.pieces(left + width):
+            style = styles.get(kind)
+            if style is None:
+                style = styles[kind] = base + part(self, f"pane--{kind}")
+            segments.append(Segment(text.replace("\t", "    ") if "\t" in text else text, style))
+            used += len(text)
+            if used > left + width and self._pattern is None:
+                break
+        return Strip(self._marked(segments, line)).crop_extend(left, left + width, base)
 
     def _marked(self, segments: list[Segment], line: Line) -> list[Segment]:
         """The same segments with search matches in their own style; the name where something unseen matches."""

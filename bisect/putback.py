@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.errors import InternalError
 from hloscope.core.hlo.computation import HloComputation
+from hloscope.core.hlo.instruction import HloInstruction
 
 if TYPE_CHECKING:
-    from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
 
 _NO_FORM = frozenset({"metadata", "sharding", "frontend_attributes", "control-predecessors"})
@@ -48,7 +48,7 @@ class Alignment:
     def cone(self, border: Border) -> list[HloInstruction]:
         """The later stage's instructions that a border is made of, operands first."""
         shared = set(self.same.values())
-        others = {one.after for one in self.borders if one is not border}
+        others = {one.after for one in self.borders} - {border.after}
         found: dict[HloInstruction, None] = {}
         stack = [border.after]
         while stack:
@@ -228,6 +228,9 @@ class _Mixer:
         places = [self._copy[one.after] for one in self._chosen]
         built = [self._build(one, old.parent) for one, old in zip(self._chosen, places, strict=True)]
         for border, old, new in zip(self._chosen, places, built, strict=True):
+            if old.shape.is_array and old.shape.type != new.shape.type:
+                # The stage went on in another type: its readers get that one.
+                new = old.parent.add(HloInstruction("convert", old.shape, (new,)))
             for reader, at in border.uses:
                 if reader is None:
                     old.parent.set_root(new)
@@ -362,37 +365,40 @@ def take_back(found: Alignment, lines: Iterable[Line]) -> Hybrid:
     return Hybrid(module, borrowed)
 
 
+OPENED = frozenset({"fusion", "call"})
+"""Opcodes whose bodies can stand in their place."""
+
+
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """A module whose fusions are laid open."""
+    """A module whose fusions and calls are laid open."""
 
     module: HloModule
     names: dict[str, str]
-    """Names of instructions that stood in a fusion's body -> their names there."""
+    """Names of instructions that stood in the body of a fusion or call -> their names there."""
 
 
 def lay_open(module: HloModule) -> Flat:
-    """A copy with the body of every fusion in the fusion's place; it computes the same."""
+    """A copy with the body of every fusion and call in its place; it computes the same."""
     copy = module.clone()
     names: dict[str, str] = {}
     for computation in copy.computations:
         if computation.is_fusion:
             continue
-        stack = [one for one in computation if one.opcode == "fusion"]
+        stack = [one for one in computation if one.opcode in OPENED]
         while stack:
             fusion = stack.pop()
-            made: dict[HloInstruction, HloInstruction] = dict(
-                zip(fusion.callee("calls").parameters, fusion.operands, strict=True)
-            )
-            for one in fusion.callee("calls").post_order():
+            (body,) = fusion.called_computations
+            made: dict[HloInstruction, HloInstruction] = dict(zip(body.parameters, fusion.operands, strict=True))
+            for one in body.post_order():
                 if one in made:
                     continue
                 clone = computation.add(one.clone_with(operands=[made[operand] for operand in one.operands]))
                 names[clone.name] = names.get(one.name, one.name)
                 made[one] = clone
-                if clone.opcode == "fusion":
+                if clone.opcode in OPENED:
                     stack.append(clone)
-            fusion.replace_all_uses_with(made[fusion.callee("calls").root])
+            fusion.replace_all_uses_with(made[body.root])
             fusion.drop_all_control_dependencies()
             computation.remove(fusion)
     return Flat(copy, names)

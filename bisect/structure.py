@@ -52,7 +52,7 @@ def rewritten(before: HloModule, after: HloModule) -> list[Unsafe]:
                 continue
             if one.opcode == "constant":
                 if old.payload != one.payload and "{...}" not in (str(old.payload) + str(one.payload)):
-                    said = f"constant %{one.name} is {_cut(one.payload)} where it was {_cut(old.payload)}"
+                    said = f"constant %{one.name} is {shortened(one.payload)} where it was {shortened(old.payload)}"
                     found.append(Unsafe("value", one.name, said))
                 continue
             for key in MEANING:
@@ -64,7 +64,8 @@ def rewritten(before: HloModule, after: HloModule) -> list[Unsafe]:
     return found
 
 
-def _cut(payload: object) -> str:
+def shortened(payload: object) -> str:
+    """A constant's text, cut where it is long."""
     text = " ".join(str(payload).split())
     return text if len(text) <= 60 else f"{text[:57]}…"
 
@@ -109,18 +110,25 @@ def _layouts_turned(before: HloModule, after: HloModule) -> list[Unsafe]:
             same = [
                 (x.name, x.shape) == (y.name, y.shape) for x, y in zip(old.operands, one.operands, strict=False)
             ]
+            before_it = {reader.name: reader for reader in old.users}
             readers = any(
-                user.shape.is_array
-                and user.name in {reader.name for reader in old.users}
-                and user.opcode != "bitcast"
-                and user.shape.rank == one.shape.rank
-                for user in one.users
+                user.name in before_it and _minds(one, user, before_it[user.name]) for user in one.users
             )
             if old.shape.dimensions == one.shape.dimensions and all(same) and readers:
                 orders = [",".join(map(str, x.shape.layout.minor_to_major)) for x in (one, old) if x.shape.layout]
                 said = f"%{one.name} = {one.opcode} has layout {{{orders[0]}}} where it had {{{orders[1]}}}"
                 found.append(Unsafe("layout", one.name, f"{said}, with the same operands and readers"))
     return found
+
+
+def _minds(one: HloInstruction, user: HloInstruction, was: HloInstruction) -> bool:
+    """Whether a reader that stays as it was relies on the layout of what it reads."""
+    if user.opcode == "tuple":
+        return user.shape == was.shape and any(
+            operand is one and operand.shape != part
+            for operand, part in zip(user.operands, user.shape.tuple_shapes, strict=True)
+        )
+    return user.shape.is_array and user.opcode != "bitcast" and user.shape.rank == one.shape.rank
 
 
 _MAY_TURN = frozenset({"copy", "bitcast", "custom-call"})

@@ -8,20 +8,34 @@ known that makes the results right again.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hloscope.bisect.journal import digest
+from hloscope.bisect.narrow import Seen, pairs_of
 from hloscope.bisect.probing import Prober
-from hloscope.bisect.putback import Alignment, Border, Hybrid, Line, align, changed_lines, lay_open, put_back, take_back
+from hloscope.bisect.putback import (
+    OPENED,
+    Alignment,
+    Border,
+    Flat,
+    Hybrid,
+    Line,
+    align,
+    changed_lines,
+    lay_open,
+    put_back,
+    take_back,
+)
 from hloscope.bisect.result import Answer, Culprit, Probe
 from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong, smallest_cure
-from hloscope.bisect.structure import rewritten, unseen
+from hloscope.bisect.structure import MEANING, rewritten, shortened, unseen
 from hloscope.bisect.subjects.stage_probe import StageProbe, verdict_of
 from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.hlo.hashing import structural_hash
@@ -44,10 +58,9 @@ from hloscope.core.runtime.verdicts import (
 from hloscope.core.text import load_module, print_module
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hloscope.bisect.safety import Unsafe
     from hloscope.core.hlo.instruction import HloInstruction
+    from hloscope.core.hlo.module import HloModule
     from hloscope.core.runtime.evaluator import Array
     from hloscope.core.views.run import Run
 
@@ -249,7 +262,7 @@ class _Search:
         assigned = next((at for at, row in enumerate(rows) if row.pass_name == "layout-assignment"), len(rows))
         moved = 0.0
         for position, number in enumerate(self._stages):
-            had_layouts = position > 0 and self._stages[position - 1] >= assigned
+            had_layouts = number - 1 >= assigned  # the row before, whose text the stage before has
             try:
                 after = load_module(self._texts[number]())
             except HloscopeError:
@@ -348,12 +361,19 @@ class _Search:
         if not chosen:
             answer.culprits.append(culprit)
             return
-        for border in chosen:
-            lines = self._lines(border, found, earlier, number) if len(chosen) == 1 else []
-            if lines:
-                answer.culprits.extend(self._name_line(culprit, line) for line in lines)
-            else:
-                answer.culprits.append(self._opened(culprit, border, found, earlier, number))
+        lines = self._lines(chosen[0], found, earlier, number) if len(chosen) == 1 else []
+        if len(lines) == 1:
+            answer.culprits.append(self._name_line(culprit, lines[0]))
+            return
+        if len(chosen) > 1 or len(found.cone(chosen[0])) > 1 or chosen[0].after.called_computations:
+            narrowed = self._narrowed(culprit, found, earlier, number)
+            if narrowed is not None:
+                answer.culprits.append(narrowed)
+                return
+        if lines:
+            answer.culprits.extend(self._name_line(culprit, line) for line in lines)
+            return
+        answer.culprits.extend(self._opened(culprit, border, found, earlier, number) for border in chosen)
         if len(chosen) > 1:
             answer.evidence.append(f"only all {len(chosen)} changes put back together make it right")
 
@@ -381,22 +401,60 @@ class _Search:
         chosen, _ = smallest_cure(len(lines), cured, "line", self._saw)
         return [lines[at] for at in sorted(chosen)]
 
+    def _narrowed(self, culprit: Culprit, found: Alignment, earlier: int, number: int) -> Culprit | None:
+        """The first instruction that computes what the stage before did not; None where values do not tell."""
+        before, after = lay_open(found.before), lay_open(found.after)
+        theirs, ours = self._moved(before, after, earlier, number)
+        seen = self._judge.seen(before.module, theirs), self._judge.seen(after.module, ours)
+        if seen[0] is None or seen[1] is None:
+            return None
+        def origin(one: HloInstruction) -> str:
+            names = after.names if one.parent.module is after.module else before.names
+            return names.get(one.name, one.name)
+
+        pairs = pairs_of(before.module, after.module, seen[0], seen[1], origin)
+        values, tried = {**theirs, **ours}, 0
+
+        def cures(borders: Sequence[Border]) -> bool:
+            nonlocal tried
+            outcome = self._judge.mixed(lambda: put_back(pairs.found, borders), values)
+            tried += 1
+            self._saw(Step("value", tried - 1, max(tried, len(pairs.groups)), tried, outcome))
+            return outcome.kind == "right"
+
+        group = next((one for one in pairs.groups if cures(one)), None)
+        if group is None:
+            return None
+        border = group[0]
+        while len(group) == 1 and (deeper := pairs.deeper(border)) is not None and cures([deeper]):
+            border = deeper
+        cone = [origin(one) for one in pairs.cone(border.after)]
+        now, was = _parts(border.after, border.before, after.names, before.names)
+        old = before.names.get(border.before.name, border.before.name)
+        sentence = f"%{cone[0]} is {now} where %{old} was {was}"
+        sentence += "; what it reads has the values that it had" if len(cone) == 1 else ""
+        return replace(culprit, instruction=cone[0], produced=tuple(dict.fromkeys(cone)), sentence=sentence)
+
+    def _moved(self, before: Flat, after: Flat, earlier: int, number: int) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Values of elided constants of two stages that are laid open, by their names there."""
+        found: list[dict[str, Array]] = []
+        for flat, stage in ((before, earlier), (after, number)):
+            known = self._judge.constants(stage)
+            found.append({**known, **{new: known[old] for new, old in flat.names.items() if old in known}})
+        return found[0], found[1]
+
     def _opened(self, culprit: Culprit, border: Border, found: Alignment, earlier: int, number: int) -> Culprit:
         """The place inside the fusions that a border is made of, where there are any and it can be found."""
         whole = self._name(culprit, border, found)
-        if not any(one.opcode == "fusion" for one in found.cone(border)):
+        if not any(one.opcode in OPENED for one in found.cone(border)):
             return whole
         before, after = lay_open(found.before), lay_open(found.after)
         opened = align(before.module, after.module)
-
-        def values() -> dict[str, Array]:
-            theirs, ours = self._judge.constants(earlier), self._judge.constants(number)
-            moved = {new: ours[old] for new, old in after.names.items() if old in ours}
-            return {**theirs, **ours, **moved}
+        theirs, ours = self._moved(before, after, earlier, number)
 
         def cured(members: frozenset[int]) -> Outcome:
             chosen = [opened.borders[at] for at in sorted(members)]
-            return self._judge.mixed(lambda: put_back(opened, chosen), values())
+            return self._judge.mixed(lambda: put_back(opened, chosen), {**theirs, **ours})
 
         chosen, _ = smallest_cure(len(opened.borders), cured, "opened fusion", self._saw)
         if len(chosen) != 1:
@@ -404,7 +462,7 @@ class _Search:
         one = opened.borders[min(chosen)]
         inside = self._name(culprit, one, opened)
         if len(inside.produced) >= len(whole.produced) + sum(
-            len(node.callee("calls")) for node in found.cone(border) if node.opcode == "fusion"
+            len(node.called_computations[0]) for node in found.cone(border) if node.opcode in OPENED
         ):
             return whole
         name = after.names.get(one.after.name, one.after.name)
@@ -412,14 +470,15 @@ class _Search:
             inside,
             instruction=name,
             produced=tuple(after.names.get(made, made) for made in inside.produced),
-            sentence=f"%{name} is {_short(one.after)} where the stage before has {_short(one.before)} "
+            sentence=f"%{name} is {_parts(one.after, one.before)[0]} where the stage before has "
+            f"{_parts(one.after, one.before)[1]} "
             f"(%{before.names.get(one.before.name, one.before.name)}); it is part of %{border.after.name}",
         )
 
     def _name(self, culprit: Culprit, border: Border, found: Alignment) -> Culprit:
         cone = found.cone(border)
-        sentence = f"%{border.after.name} = {_short(border.after)} stands where %{border.before.name} = "
-        sentence += f"{_short(border.before)} stood"
+        now, was = _parts(border.after, border.before)
+        sentence = f"%{border.after.name} = {now} stands where %{border.before.name} = {was} stood"
         if len(cone) > 1:
             shown = ", ".join(f"%{one.name}" for one in cone[-4:])
             sentence += f"; it is computed by {len(cone)} changed instructions ({shown})"
@@ -427,7 +486,8 @@ class _Search:
         return replace(culprit, instruction=border.after.name, produced=produced, sentence=sentence)
 
     def _name_line(self, culprit: Culprit, line: Line) -> Culprit:
-        sentence = f"%{line.after.name} is {_short(line.after)} where it was {_short(line.before)}"
+        now, was = _parts(line.after, line.before)
+        sentence = f"%{line.after.name} is {now} where it was {was}"
         return replace(culprit, instruction=line.after.name, produced=(line.after.name,), sentence=sentence)
 
     def _saw(self, step: Step) -> None:
@@ -437,6 +497,7 @@ class _Search:
 
 
 _UNSEEN = StageVerdict(0, "")
+_AS_IS: Mapping[str, str] = MappingProxyType({})
 
 
 def judge_of(asked: DumpSearch, folder: Path) -> StageJudge:
@@ -474,6 +535,7 @@ class StageJudge:
         self._prober = asked.prober
         self._key = digest(text, *(one.tobytes() for one in arrays), repr(self._options))
         self._rules, self.outputs, self.inputs = rules, run.outputs, arrays
+        self._program = program
         reference = Reference(program, run.outputs, run.kernels, rules, structural_hash(first), text, values)
         self._reference = str(folder / "reference")
         Path(self._reference).write_bytes(pickle.dumps(reference, protocol=pickle.HIGHEST_PROTOCOL))
@@ -541,6 +603,18 @@ class StageJudge:
             return Outcome("unknown", verdict.reason)
         return Outcome("wrong", verdict.reason) if verdict.status == DIFFERS else Outcome("right")
 
+    def seen(self, module: HloModule, values: Mapping[str, Array]) -> Seen | None:
+        """The values of a module's instructions in one run; None where it runs on several devices, or not at all."""
+        if module.num_partitions * module.replica_count > 1:
+            return None
+        seen = Seen()
+        options = replace(evaluation(self._options, values), observer=seen.observe)
+        try:
+            run_stage(module, self._program, options=options)
+        except HloscopeError:
+            return None
+        return seen
+
     def constants(self, number: int) -> Mapping[str, Array]:
         """Values of a stage's elided constants by name."""
         return self._values(number)
@@ -598,10 +672,24 @@ def _distinct(run: Run) -> list[int]:
     return found
 
 
-def _short(one: HloInstruction) -> str:
-    operands = ", ".join(f"%{operand.name}" for operand in one.operands[:4])
-    rest = ", …" if one.operand_count > 4 else ""
-    return f"{one.opcode}({operands}{rest})"
+def _parts(
+    one: HloInstruction, other: HloInstruction, mine: Mapping[str, str] = _AS_IS, theirs: Mapping[str, str] = _AS_IS
+) -> tuple[str, str]:
+    """Two instructions in short, with the attributes in which they differ; names as two tables have them."""
+    apart = [
+        name
+        for name, text in one.raw_attrs.items()
+        if (name in MEANING or name == "index") and text != other.raw_attrs.get(name)
+    ]
+
+    def said(node: HloInstruction, names: Mapping[str, str]) -> str:
+        if node.opcode == "constant":
+            return f"constant({shortened(node.payload)})"
+        operands = ", ".join(f"%{names.get(operand.name, operand.name)}" for operand in node.operands[:4])
+        parts = [f"{node.opcode}({operands}{', …' if node.operand_count > 4 else ''})"]
+        return ", ".join([*parts, *(f"{name}={node.raw_attrs[name]}" for name in apart if name in node.raw_attrs)])
+
+    return said(one, mine), said(other, theirs)
 
 
 def _report(steps: Sequence[Step]) -> list[Probe]:

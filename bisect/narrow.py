@@ -1,0 +1,214 @@
+"""Which instruction of a wrong stage is the first to compute something that the stage before did not.
+
+Where a stage has rewritten a whole region, taking the region back tells no instruction. But both stages run on the
+same inputs: an instruction of the later one whose value the earlier one has nowhere is new, and one of the earlier one
+whose value the later one has nowhere was lost. A new instruction that may be replaced by a lost one, so that the
+results are right again, is where the fault begins. Later readers cure as well, so the first in order is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hloscope.bisect.putback import Alignment, Border
+from hloscope.core.runtime.evaluator.values import Token
+
+if TYPE_CHECKING:
+    from hloscope.core.hlo.computation import HloComputation
+    from hloscope.core.hlo.instruction import HloInstruction
+    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.runtime.evaluator import Array, Value
+
+TURNS = 3
+"""Values of an instruction that are kept: those of a loop's first iterations."""
+MOST_ELEMENTS = 1 << 24
+"""Elements of one stage's values; beyond it nothing is kept, and nothing can be told."""
+MOST_TRIES = 32
+"""Groups of pairs that are tried."""
+_NO_VALUE = frozenset({"parameter", "tuple", "get-tuple-element"})
+"""Opcodes that only pass values on."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """The values of one run, collected by its observer."""
+
+    values: dict[HloInstruction, list[Value]] = field(default_factory=dict["HloInstruction", "list[Value]"])
+    elements: int = 0
+
+    def observe(self, node: HloInstruction, value: Value) -> None:
+        """Keep the first values of an instruction."""
+        known = self.values.setdefault(node, [])
+        if len(known) < TURNS and self.elements < MOST_ELEMENTS:
+            known.append(value)
+            self.elements += value.size if isinstance(value, np.ndarray) else 1
+
+    def of(self, node: HloInstruction) -> list[Value]:
+        """What an instruction computed; empty where it did not run or has no text."""
+        if node.opcode == "constant" and node.shape.is_array and not node.literal.is_elided:
+            return [node.literal.array()]
+        return self.values.get(node, [])
+
+
+@dataclass(slots=True)
+class Pairs:
+    """What may stand for what."""
+
+    found: Alignment
+    """The two modules; `same` holds the instructions of equal value."""
+    theirs: Seen
+    ours: Seen
+    groups: list[list[Border]] = field(default_factory=list["list[Border]"])
+    """A new instruction and a lost one, with its other copies where it was laid open more than once; in the order in
+    which they should be tried."""
+    fresh: set[HloInstruction] = field(default_factory=set["HloInstruction"])
+    """The new instructions."""
+
+    def deeper(self, border: Border) -> Border | None:
+        """The operand through which the two differ, where they do the same and one operand alone differs."""
+        one, other = border.after, border.before
+        if one.opcode != other.opcode or one.operand_count != other.operand_count or one.called_computations:
+            return None
+        apart = [
+            at
+            for at, (x, y) in enumerate(zip(one.operands, other.operands, strict=True))
+            if x.shape.is_array and not _alike(self.theirs.of(y), self.ours.of(x))
+        ]
+        if len(apart) != 1:
+            return None
+        x, y = one.operand(apart[0]), other.operand(apart[0])
+        if x.opcode in _NO_VALUE or not self.theirs.of(y) or not self.ours.of(x):
+            return None
+        return Border(x, y, _uses(x)) if x.shape.dimensions == y.shape.dimensions else None
+
+    def cone(self, one: HloInstruction) -> list[HloInstruction]:
+        """An instruction and the new ones that it is computed from."""
+        seen: dict[HloInstruction, None] = {one: None}
+        stack = [one]
+        while stack:
+            for operand in stack.pop().operands:
+                if operand in self.fresh and operand not in seen:
+                    seen[operand] = None
+                    stack.append(operand)
+        return list(seen)
+
+
+def pairs_of(
+    before: HloModule, after: HloModule, theirs: Seen, ours: Seen, origin: Callable[[HloInstruction], str]
+) -> Pairs:
+    """Match the values of two runs, computation by computation; `origin` names what an instruction is a copy of."""
+    pairs = Pairs(Alignment(before, after), theirs, ours)
+    grouped: dict[tuple[str, int], list[Border]] = {}
+    for old, new in _computations(before, after):
+        for a, near in _match(old, new, pairs, origin):
+            for rank, b in enumerate(near):
+                grouped.setdefault((origin(a), rank), []).append(Border(a, b, _uses(a)))
+    found = sorted(grouped.values(), key=lambda group: origin(group[0].after) != origin(group[0].before))
+    pairs.groups = found[:MOST_TRIES]
+    return pairs
+
+
+def _uses(one: HloInstruction) -> list[tuple[HloInstruction | None, int]]:
+    found: list[tuple[HloInstruction | None, int]] = [
+        (user, at) for user in one.users for at, operand in enumerate(user.operands) if operand is one
+    ]
+    return [*found, (None, 0)] if one is one.parent.root else found
+
+
+def _computations(before: HloModule, after: HloModule) -> Iterable[tuple[HloComputation, HloComputation]]:
+    """The entries, and the bodies of loops and branches that stand for each other, in order."""
+    stack = [(before.entry, after.entry)]
+    seen: set[HloComputation] = set()
+    while stack:
+        old, new = stack.pop()
+        if new in seen:
+            continue
+        seen.add(new)
+        yield old, new
+        for opcode in ("while", "conditional"):
+            mine = [one for one in new.post_order() if one.opcode == opcode]
+            others = [one for one in old.post_order() if one.opcode == opcode]
+            if len(mine) != len(others):
+                continue
+            names = {one.name: one for one in others}
+            if {one.name for one in mine} == set(names):
+                others = [names[one.name] for one in mine]
+            for a, b in zip(mine, others, strict=True):
+                if len(a.called_computations) == len(b.called_computations):
+                    stack.extend(zip(b.called_computations, a.called_computations, strict=True))
+
+
+def _match(
+    old: HloComputation, new: HloComputation, pairs: Pairs, origin: Callable[[HloInstruction], str]
+) -> Iterable[tuple[HloInstruction, list[HloInstruction]]]:
+    """New instructions, and for each the earlier ones that it may stand for, the likeliest first."""
+    theirs, ours, same = pairs.theirs, pairs.ours, pairs.found.same
+    if len(old.parameters) == len(new.parameters):
+        same |= {b: a for b, a in zip(old.parameters, new.parameters, strict=True) if b.shape.compatible(a.shape)}
+    earlier: dict[tuple[int, ...], list[HloInstruction]] = {}
+    names: dict[str, HloInstruction] = {}
+    for b in old.post_order():
+        names.setdefault(origin(b), b)
+        if b.shape.is_array and b.opcode != "parameter" and theirs.of(b):
+            earlier.setdefault(b.shape.dimensions, []).append(b)
+    mated: set[HloInstruction] = set()
+    fresh: list[HloInstruction] = []
+    for a in new.post_order():
+        values = ours.of(a)
+        if not a.shape.is_array or a.opcode == "parameter" or not values:
+            continue
+        mates = [b for b in earlier.get(a.shape.dimensions, ()) if _alike(theirs.of(b), values)]
+        named = names.get(origin(a))
+        if named is not None and named in earlier.get(a.shape.dimensions, ()) and named not in mates:
+            mates = []  # small values are equal by chance
+        if not mates and a.opcode not in _NO_VALUE:
+            fresh.append(a)
+        for b in mates:
+            mated.add(b)
+            if b.shape.compatible(a.shape):
+                same.setdefault(b, a)
+    pairs.fresh |= set(fresh)
+    for a in fresh:
+        named = names.get(origin(a))
+        choice = earlier.get(a.shape.dimensions, ())
+        lost = [b for b in choice if (b not in mated or b is named) and b.opcode not in _NO_VALUE]
+        if a.opcode == "constant":
+            values = {str(b.payload): b for b in reversed(choice) if b.opcode == "constant"}
+            yield a, sorted(values.values(), key=lambda b, a=a: origin(b) != origin(a))[:4]
+            continue
+        lost.sort(key=lambda b, a=a: (origin(b) != origin(a), b.opcode != a.opcode, b.shape != a.shape))
+        # One of the same name or opcode where there is one; else only the likeliest.
+        yield a, [b for b in lost if b is named or b.opcode == a.opcode][:3] or lost[:1]
+
+
+def _alike(one: Sequence[Value], other: Sequence[Value]) -> bool:
+    """Whether two instructions computed the same, but for rounding."""
+    return bool(one) and len(one) == len(other) and all(_close(x, y) for x, y in zip(one, other, strict=True))
+
+
+def _close(one: Value, other: Value) -> bool:
+    if isinstance(one, tuple) or isinstance(other, tuple) or isinstance(one, Token) or isinstance(other, Token):
+        return False
+    if one.shape != other.shape:
+        return False
+    if not (_is_inexact(one) and _is_inexact(other)):
+        return _is_inexact(one) == _is_inexact(other) and bool(np.array_equal(one, other))
+    narrow = min(one.dtype.itemsize, other.dtype.itemsize) < 4
+    tolerance = 2e-2 if narrow else 1e-5
+    wide = [_wide(x) for x in (one, other)]
+    finite = np.abs(np.where(np.isfinite(wide[0]), wide[0], 0))
+    scale = float(finite.max(initial=0.0))
+    return bool(np.allclose(*wide, rtol=tolerance, atol=tolerance * scale, equal_nan=True))
+
+
+def _is_inexact(array: Array) -> bool:
+    """Floating point or complex, ml_dtypes' types too."""
+    return array.dtype.kind in "fc" or array.dtype.name.startswith(("bfloat", "float"))
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)

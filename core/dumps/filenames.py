@@ -173,6 +173,7 @@ REPORT_KINDS = frozenset(
 KEPT_REPORTS = (
     FileKind.BUFFER_ASSIGNMENT, FileKind.BUFFER_VALUES, FileKind.LIVE_RANGE, FileKind.MEMORY_USAGE,
     FileKind.TARGET_CONFIG, FileKind.FUSION_DECISIONS, FileKind.CONFIG, FileKind.DEBUG_OPTIONS,
+    FileKind.THUNKS,
 )  # fmt: skip
 """Reports that a ledger keeps as they stand, because later questions are answered from them."""
 

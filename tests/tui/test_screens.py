@@ -203,8 +203,21 @@ async def test_the_buffer_map_names_what_is_under_its_cursor_and_answers_questio
         assert "preallocated-temp" in lines(pilot, "#list")
         await ask(pilot, "s", "loop_pad_fusion loop_pad_fusion.1")
         assert "cannot share" in lines(pilot, "#list") and "code" in lines(pilot, "#list")
+        # Names of earlier stages: one is called otherwise now, one is gone, one never was.
+        await ask(pilot, "s", "reduce_sum.5 loop_pad_fusion")
+        assert "reduce_sum.5 is reduce_sum.5.0 in the scheduled module" in lines(pilot, "#list")
+        await ask(pilot, "s", "loop_pad_fusion dot_general.2")
+        told = " ".join(lines(pilot, "#list").split())
+        assert "dot_general.2 holds no memory in the scheduled module, removed by [2] hoist-fused-bitcasts" in told
+        assert "nearest there: gemm_fusion_dot.2, gemm_fusion_dot" in told
+        await ask(pilot, "s", "nobody loop_pad_fusion")
+        assert "no instruction 'nobody'" in lines(pilot, "#list")
+        await ask(pilot, "s", "loop_pad_fusion")
+        assert "two values are needed: A B" in status(pilot)
         await ask(pilot, "u", "drop:loop_pad_fusion")
         assert "peak then" in lines(pilot, "#list")
+        await ask(pilot, "u", "drop:transpose.6")
+        assert "nearest there: loop_pad_fusion" in " ".join(lines(pilot, "#list").split())
         await press(pilot, "z")
         assert "none found" in lines(pilot, "#list") or ":" in lines(pilot, "#list")
 

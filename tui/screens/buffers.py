@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from hloscope.core.views.buffers import BufferMap as MapData
@@ -20,6 +20,7 @@ from hloscope.tui.screens.base import RunScreen, Work, note
 from hloscope.tui.show import bar, columns, names, show_bytes
 from hloscope.tui.widgets.buffer_map import BufferMap
 from hloscope.tui.widgets.line_pane import LinePane
+from hloscope.tui.widgets.plain import Horizontal, Vertical
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
 _BAR = 14
+_NAMED_CHANGE = re.compile(r"(?P<word>drop:|dtype:)%?(?P<name>[^=\s]+)(?P<rest>=.*)?")
+"""A change that names a value; the name may be one of an earlier stage."""
 _RISKS = "wrong sharing of memory, and donations that were lost"
 _VIEWS = ("peak", "lines", "allocations", "values", "hazards")
 
@@ -320,9 +323,15 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
             told = [text for text, old, new in zip(renamed, asked, (first, second), strict=True) if old != new]
             return self.run.buffers.can_share(first, second), told
 
-    def _change(self, text: str) -> WhatIf:
+    def _change(self, text: str) -> tuple[WhatIf, str]:
+        """The answer, and what a name of an earlier stage is called now."""
         with self.dashboard.heavy:
-            return self.run.buffers.what_if(text)
+            named = _NAMED_CHANGE.fullmatch(text.strip())
+            if named is None:
+                return self.run.buffers.what_if(text), ""
+            (now,) = call(final_names, self.run, [named["name"]])
+            told = f"{named['name']} is {now} in the scheduled module" if now != named["name"] else ""
+            return self.run.buffers.what_if(f"{named['word']}{now}{named['rest'] or ''}"), told
 
     def _put_share(self, answer: tuple[ShareAnswer, list[str]]) -> None:
         found, told = answer
@@ -336,9 +345,10 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
         ]
         self._answer(lines)
 
-    def _put_change(self, found: WhatIf) -> None:
+    def _put_change(self, answer: tuple[WhatIf, str]) -> None:
+        found, told = answer
         most = max(found.peak_before, found.peak_after)
-        lines = [plain(found.change, "heading")]
+        lines = [plain(found.change, "heading"), *([plain(f"  {told}")] if told else [])]
         for word, size in (("peak now", found.peak_before), ("peak then", found.peak_after)):
             parts = ((f"  {word:<10} ", "note"), (f"{bar(size, most, 30):<30} ", "bar"), (show_bytes(size), ""))
             lines.append(Line("".join(text for text, _ in parts), "", differs=parts))

@@ -166,7 +166,7 @@ a fusion, loop or call is one node; z goes inside, and from a parameter of the i
         )
         more = f" +{hidden}" if hidden else ""
         inside = f" ⊞{len(index.called(node))}" if index.called(node) else ""
-        root = " (result)" if index.is_root(node) else ""
+        root = " (result)" if index.computation(index.computation_of(node)).root == node else ""
         return [
             clipped(index.name(node), _LABEL) + root,
             clipped(f"{index.opcode(node)}{inside} {index.shape_text(node)}", _LABEL) + more,
@@ -216,7 +216,9 @@ a fusion, loop or call is one node; z goes inside, and from a parameter of the i
             return ""
         node = self._here
         reads = names([index.name(one) for one in _distinct(index.operands(node))], 5) or "nothing"
-        users = names([index.name(one) for one in _distinct(index.users(node))], 5) or "nobody"
+        users = names([index.name(one) for one in _distinct(index.users(node))], 5) or (
+            "nobody: it is the result" if index.computation(index.computation_of(node)).root == node else "nobody"
+        )
         text = index.text(node).strip().split(", metadata=")[0]
         return f"{text}\nreads {reads}; used by {users}; {len(self._drawn_nodes)} nodes drawn"
 

@@ -79,12 +79,16 @@ free: the layouts differ only in dimensions of size 1, no byte moves
                 f"×{row.times}" if row.times not in (None, 1) else "×?" if row.times is None else "",
                 bar((row.bytes or 0) * (row.times or 1), most, _BAR).ljust(_BAR) if not row.free else "free",
                 row.copy,
-                f"{row.from_layout} → {row.to_layout}",
                 row.cause.kind,
+                row.to_layout if row.from_layout == row.to_layout else f"{row.from_layout} → {row.to_layout}",
             )
             for row in rows
         ]
-        lines = columns([("size", "runs", "", "copy", "layout", "cause"), *cells], right=(0,), widest=30)
+        cells.insert(0, ("size", "runs", "", "copy", "cause", "layout"))
+        # Layouts stand last and whole: with tiles they are long.
+        first = columns([one[:-1] for one in cells], right=(0,), widest=24)
+        room = max(map(len, first))
+        lines = [f"{text:<{room}}  {one[-1]}" for text, one in zip(first, cells, strict=True)]
         moved = sum((row.bytes or 0) * (row.times or 1) for row in rows if not row.free)
         self.head(
             f"{len(rows)} copies, {show_bytes(moved)} read and written once each in one run"
@@ -108,7 +112,12 @@ free: the layouts differ only in dimensions of size 1, no byte moves
             return ()
         out = [plain(f"{item.copy}  in {item.computation}", "heading", instruction=item.copy, stage=item.cause.stage)]
         out.append(
-            plain(f"  copies {item.operand}: {item.from_layout} → {item.to_layout}", "", instruction=item.operand)
+            plain(
+                f"  copies {item.operand}: {item.from_layout} → {item.to_layout}"
+                + (", the same order" if item.from_layout == item.to_layout else ""),
+                "",
+                instruction=item.operand,
+            )
         )
         out.append(plain(f"  first seen after [{item.cause.stage}] {item.cause.pass_name}", stage=item.cause.stage))
         as_what = f" as {item.also[-1]}" if item.also else ""
@@ -149,6 +158,8 @@ free: the layouts differ only in dimensions of size 1, no byte moves
     def _put_pictures(self, item: CopyRow, shapes: list[tuple[str, str]]) -> None:
         """The copied array before and after, below what is told of the copy."""
         if self.chosen is item:
+            if len({shape for _, shape in shapes}) == 1 and len(shapes) > 1:
+                shapes = [("as it lies, before and after the copy", shapes[0][1])]
             more = [line for title, shape in shapes for line in (plain(), plain(title, "heading"), *picture(shape))]
             self.detail.add(more)
 

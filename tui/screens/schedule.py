@@ -20,7 +20,7 @@ from hloscope.tui.show import bar, columns, names, show_bytes, show_us
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
-_BAR = 16
+_BAR = 14
 
 
 class ScheduleScreen(TwoPanesScreen):
@@ -90,7 +90,11 @@ t shows the sequence of thunks of a dump that has it
                 made.append(plain(line, "", instruction=found))
             self.fill(made)
             return
-        most = max((one.used or 0 for one in self._steps), default=0)
+        known = [one.used for one in self._steps if one.used is not None]
+        most, least = max(known, default=0), min(known, default=0)
+        # Parameters lie there all the time: the bar tells what is above the least, which is what changes.
+        floor = least if least < most else 0
+        weights = self._critical.weights if self._critical is not None else {}
         steps = [one for one in self._steps if not self._only_critical or one.name in self._on_path]
         cells = [
             (
@@ -98,12 +102,16 @@ t shows the sequence of thunks of a dump that has it
                 "●" if one.name in self._on_path else "",
                 one.opcode,
                 one.name,
+                self._weight(weights[one.name]) if weights.get(one.name) else "",
                 show_bytes(one.used) if one.used is not None else "",
-                bar(one.used or 0, most, _BAR if self.size.width >= 100 else _BAR // 2),
+                bar((one.used or 0) - floor, most - floor, _BAR if self.size.width >= 100 else _BAR // 2),
             )
             for one in steps
         ]
-        lines = columns([("step", "", "opcode", "instruction", "in use", ""), *cells], right=(0, 4), widest=32)
+        takes = "moves" if self._critical is not None and self._critical.unit != "us" else "takes"
+        above = f"above {show_bytes(floor)}" if floor else ""
+        titles = ("step", "", "opcode", "instruction", takes, "in use", above)
+        lines = columns([titles, *cells], right=(0, 4, 5), widest=28)
         made = []
         for one, text in zip(steps, lines[1:], strict=True):
             cut = len(text.rstrip("█▏▎▍▌▋▊▉"))

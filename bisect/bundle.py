@@ -5,50 +5,99 @@ Names of files and operations are taken out of the metadata unless asked for, so
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import platform
 import re
+import shlex
+from dataclasses import dataclass
 from difflib import unified_diff
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import UsageError
 from hloscope.core.runtime import npz
+from hloscope.core.text import print_module
 from hloscope.core.version import version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from hloscope.bisect.result import Answer, Culprit
+    from hloscope.core.hlo.module import HloModule
     from hloscope.core.views.data import Source
+    from hloscope.core.views.run import Run
 
-_METADATA = re.compile(r",\s*metadata=\{(?:[^{}\"]|\"(?:[^\"\\]|\\.)*\"|\{[^{}]*\})*\}")
-_FRONTEND = re.compile(r",\s*frontend_attributes=\{(?:[^{}\"]|\"(?:[^\"\\]|\\.)*\"|\{[^{}]*\})*\}")
+_BRACES = r"\{(?:[^{}\"]|\"(?:[^\"\\]|\\.)*\"|\{(?:[^{}\"]|\"(?:[^\"\\]|\\.)*\")*\})*\}"
+_METADATA = re.compile(rf"(?:,\s*| )metadata={_BRACES}")
+_FRONTEND = re.compile(rf",\s*frontend_attributes={_BRACES}")
 _PATH = re.compile(r"(?<![\w.<>:/])(?:~|\.{1,2})?(?:/[\w.@+-]+){2,}")
 """A path of two folders and more; what is left of it is the file's name."""
 _TABLES = re.compile(r"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:\d+ .*\n)*\n?", re.M)
+_HEADER = re.compile(r"^HloModule ([^\s,]+)", re.M)
+_OPAQUE = re.compile(r'custom_call_target="(tpu_custom_call|__gpu\$xla\.gpu\.triton|triton_kernel_call)"')
+"""Kernels whose text, names of files included, travels in a form that is not opened."""
+LEDGER_BYTES = 256 << 20
+"""Stages of a module that are together larger are not written into a bundle's ledger."""
 
-JAX = '''"""Compiles module.hlo with the installed XLA:CPU and compares its results with expected.npz."""
-import importlib, json
-import jax, numpy as np
+JAX = """# Compiles HLO texts (module.hlo, or those named) with the installed XLA:CPU and compares with expected.npz.
+import importlib, sys
+import jax, ml_dtypes, numpy as np
 
 jax.config.update("jax_enable_x64", True)
-hlo = importlib.import_module("jaxlib._hlo")
-mlir = importlib.import_module("jaxlib._jax").mlir
-client = importlib.import_module("jax._src.lib").xla_client
-module = hlo.hlo_module_from_text(open("module.hlo").read())
-program = mlir.hlo_to_stablehlo(module.as_serialized_hlo_module_proto())
-device = jax.local_devices(backend="cpu")[0]
-loaded = device.client.compile_and_load(program, client.DeviceList((device,)), client.CompileOptions())
-given = np.load("inputs.npz")
-buffers = [jax.device_put(given[f"in_{i:03d}"], device) for i in range(sum(k.startswith("in_") for k in given.files))]
-results = [np.asarray(one[0]) for one in loaded.execute_sharded(buffers).disassemble_into_single_device_arrays()]
-expected = np.load("expected.npz")
-for i, have in enumerate(results):
-    want = expected[f"out_{i:03d}"]
-    print(f"result {i}:", "equal" if np.array_equal(have, want) else f"differs\\n  expected {want}\\n  got      {have}")
-'''
-"""What somebody without this tool runs; types that numpy's files lack are stored as bit patterns and are not viewed."""
+xla, device = importlib.import_module("jaxlib.xla_client"), jax.local_devices(backend="cpu")[0]
+mlir = xla._xla.mlir
+try:
+    hlo = importlib.import_module("jaxlib._hlo")
+except ImportError:  # older releases
+    hlo = xla._xla
+
+TYPES = {}  # of what numpy has no type for: stored as bits, narrow integers as values
+
+def arrays(path, prefix):
+    file = np.load(path)
+    for key in sorted(key for key in file.files if key.startswith(prefix)):
+        known = getattr(ml_dtypes, TYPES.get(key, ""), None)
+        yield file[key] if known is None else (file[key].astype if "int" in TYPES[key] else file[key].view)(known)
+
+for name in sys.argv[1:] or ["module.hlo"]:
+    module = hlo.hlo_module_from_text(open(name).read())
+    proto = module.as_serialized_hlo_module_proto()
+    old = not hasattr(mlir, "hlo_to_stablehlo")
+    given = xla._xla.XlaComputation(proto) if old else proto
+    program = (mlir.xla_computation_to_mlir_module if old else mlir.hlo_to_stablehlo)(given)
+    if hasattr(device.client, "compile_and_load"):
+        loaded = device.client.compile_and_load(program, xla.DeviceList((device,)), xla.CompileOptions())
+    else:
+        loaded = device.client.compile(program, xla.CompileOptions())
+    buffers = [jax.device_put(one, device) for one in arrays("inputs.npz", "in_")]
+    results = loaded.execute_sharded(buffers).disassemble_into_single_device_arrays()
+    for number, (one, want) in enumerate(zip(results, arrays("expected.npz", "out_"))):
+        have = np.asarray(one[0])
+        if have.tobytes() == want.tobytes():
+            print(f"{name}: result {number}: the same bits")
+        else:
+            far = np.nanmax(np.abs(have.astype(complex) - want.astype(complex)))
+            print(f"{name}: result {number}: off by {far:g}\\n  expected {want}\\n  got      {have}")
+"""
+"""What somebody without this tool runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What a bundle holds beside the answer's own files."""
+
+    flags: Sequence[str] = ()
+    """Flags of the real XLA that the fault was seen with."""
+    jax: bool = False
+    """Whether module.hlo shows the fault with the installed XLA:CPU."""
+    smaller: Callable[[], HloModule | None] | None = None
+    """Makes the module small, the fault kept; None where it does not get smaller."""
+    ledger: Callable[[str], None] | None = None
+    """Writes a ledger of the compile to a path."""
+    release: str | None = None
+    """The jaxlib that shows it, where that is another than the installed one."""
 
 
 def write_bundle(
@@ -59,11 +108,32 @@ def write_bundle(
     *,
     redact: bool = True,
     force: bool = False,
+    extras: Extras | None = None,
 ) -> list[str]:
     """Write the bundle and return its files. Raises UsageError where the folder holds something already."""
     if os.path.isdir(folder) and os.listdir(folder) and not force:
         raise UsageError("exists already and is not empty", path=folder, hint="--force writes into it")
-    os.makedirs(folder, exist_ok=True)
+    place = os.path.abspath(folder)
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    # Beside its place, and moved whole: a kill leaves nothing in the way of the next try.
+    with TemporaryDirectory(prefix=".hloscope-bundle-", dir=os.path.dirname(place)) as part:
+        written = _fill(part, answer, source, words, redact, extras or Extras())
+        os.makedirs(place, exist_ok=True)
+        if not os.listdir(place):
+            os.rmdir(place)
+            os.rename(part, place)
+            os.makedirs(part)  # what the block removes
+            os.chmod(place, 0o777 & ~_umask())
+            return written
+        for name in written:
+            os.replace(os.path.join(part, name), os.path.join(place, name))
+    return written
+
+
+def _fill(
+    folder: str, answer: Answer, source: Source | None, words: Sequence[str], redact: bool, extras: Extras
+) -> list[str]:
+    """Write the files of a bundle."""
     written: list[str] = []
 
     def put(name: str, text: str) -> None:
@@ -72,6 +142,9 @@ def write_bundle(
         written.append(name)
 
     texts = {name: redacted(text) if redact else text for name, text in answer.texts.items()}
+    small = extras.smaller() if extras.smaller is not None else None
+    if small is not None:
+        texts["minimal.hlo"] = redacted(print_module(small)) if redact else print_module(small)
     for name, text in texts.items():
         put(name, text)
     if {"before.hlo", "after.hlo"} <= set(texts):
@@ -80,17 +153,81 @@ def write_bundle(
     for name, (inputs, outputs) in answer.arrays.items():
         npz.write(os.path.join(folder, name), inputs=inputs, outputs=outputs)
         written.append(name)
-    if "module.hlo" in answer.texts and {"inputs.npz", "expected.npz"} <= set(answer.arrays):
-        put("repro.py", JAX)
+    runnable = extras.jax and "module.hlo" in texts
+    if {"inputs.npz", "expected.npz"} <= set(answer.arrays) and (runnable or {"before.hlo", "after.hlo"} <= set(texts)):
+        put("repro.py", _script(answer))
+    if extras.ledger is not None:
+        extras.ledger(os.path.join(folder, "run.ledger"))
+    if os.path.exists(os.path.join(folder, "run.ledger")):
+        written.append("run.ledger")
     put("environment.json", json.dumps(_environment(source), indent=1) + "\n")
-    said = "\n".join(report(answer, source, words, written)) + "\n"
-    put("report.md", _PATH.sub(lambda found: found[0].rsplit("/", 1)[1], said) if redact else said)
+    if any(_OPAQUE.search(text) for text in texts.values()) and redact:
+        answer.evidence.append("kernels in backend_config are not opened: they may hold names of source files")
+    said = "\n".join(report(answer, source, words, written, extras=extras if runnable else None)) + "\n"
+    put("report.md", _nameless(said, source, answer) if redact else said)
     return written
 
 
+def _umask() -> int:
+    now = os.umask(0)
+    os.umask(now)
+    return now
+
+
+def _script(answer: Answer) -> str:
+    """The script, with the types that its arrays have beyond numpy's."""
+    types = {
+        f"{prefix}_{number:03d}": one.dtype.name
+        for name, prefix, part in (("inputs.npz", "in", 0), ("expected.npz", "out", 1))
+        for number, one in enumerate(answer.arrays[name][part])
+        if one.dtype.isbuiltin != 1
+    }
+    return JAX.replace("TYPES = {}", f"TYPES = {types}")
+
+
+def _nameless(text: str, source: Source | None, answer: Answer) -> str:
+    """A report without folders, the user, the machine, and the names of the modules."""
+    modules = {found[1] for one in answer.texts.values() for found in _HEADER.finditer(one)}
+    modules |= {source.module} if source is not None and source.module else set()
+    text = _PATH.sub(lambda found: found[0].rsplit("/", 1)[1], text)
+    text = re.sub(r"(?<![\w.<>:/])[\w.@+-]+(?:/[\w.@+-]+)*/([\w.@+-]+\.(?:hlo|txt|npz|py|sh|ledger|md)\b)", r"\1", text)
+    for name, plain in ((os.path.expanduser("~"), "~"), (platform.node(), "host"), (_user(), "user")):
+        if len(name) > 2 and name not in ("root", "user", "host"):
+            text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", plain, text)
+    for name in sorted(modules, key=len, reverse=True):
+        if len(name) > 2 and name != "module":
+            text = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\w)", "module", text)
+    return text
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return ""
+
+
 def redacted(text: str) -> str:
-    """HLO text without source files, operation names and frontend attributes."""
-    return _TABLES.sub("", _FRONTEND.sub("", _METADATA.sub("", text)))
+    """HLO text without source files, operation names, frontend attributes and the module's name."""
+    return _HEADER.sub("HloModule module", _TABLES.sub("", _FRONTEND.sub("", _METADATA.sub("", text))))
+
+
+def stages_ledger(run: Run, path: str, *, redact: bool) -> None:
+    """Write the stages of a run to a ledger, without names and paths where `redact` is set."""
+    from hloscope.core.dumps.importer import import_dump
+
+    if sum(len(run.stage_bytes(number)) for number in range(len(run))) > LEDGER_BYTES:
+        return
+    with TemporaryDirectory(prefix="hloscope-bundle-") as folder:
+        rows = run.outline
+        for number, row in enumerate(rows):
+            text = run.stage_text(number)
+            following = row.next_pass or (rows[number + 1].pass_name if number + 1 < len(rows) else "pipeline-end")
+            place = f"{row.pipeline or 'pipeline'}.after_{row.pass_name}.before_{following}"
+            name = f"module_0001.module.{number:04d}.{place}.txt"
+            with open(os.path.join(folder, name), "w", encoding="utf-8", errors="surrogateescape") as out:
+                out.write(redacted(text) if redact else text)
+        import_dump(folder, path, force=True, source="the stages of the compile that shows the fault")
 
 
 def report(
@@ -99,6 +236,8 @@ def report(
     words: Sequence[str],
     files: Sequence[str],
     line: Callable[[Culprit], int | None] | None = None,
+    *,
+    extras: Extras | None = None,
 ) -> Iterator[str]:
     """The answer as Markdown, line by line; `line` finds a culprit's line in its file."""
     name = source.module if source is not None else "a program"
@@ -126,13 +265,26 @@ def report(
     yield ""
     yield "## To see it"
     yield f"- `hloscope {' '.join(words)}`"
-    if "repro.py" in files:
-        yield "- without hloscope: `python repro.py` (jax on CPU)"
-    if "module.hlo" in files:
-        yield "- XLA's own tools: `run_hlo_module --platform=CPU --reference_platform=Interpreter module.hlo`"
+    flags = " ".join(extras.flags) if extras is not None else ""
+    env = f"XLA_FLAGS={shlex.quote(flags)} " if flags else ""
+    small = [name for name in ("module.hlo", "minimal.hlo") if name in files]
+    if extras is not None and extras.release is not None:
+        yield f"- the release that shows it: `pip install jaxlib=={extras.release} jax=={extras.release} numpy`"
+    if extras is not None:
+        yield f"- without hloscope: `{env}python repro.py` (jax on CPU)"
+        for name in small[::-1]:
+            tool = f"{env}run_hlo_module --platform=CPU --reference_platform=Interpreter --input_format=hlo {name}"
+            yield f"- XLA's own tools: `{tool}`"
+    if {"repro.py", "before.hlo", "after.hlo"} <= set(files):
+        yield "- the two stages, as far as XLA:CPU takes them: `python repro.py before.hlo after.hlo` (jax on CPU)"
+    if "minimal.hlo" in files:
+        yield "- `minimal.hlo`: the smallest module found that still shows the fault"
     if "before.hlo" in files and answer.verdict == "wrong-stage" and not any(one.fuel for one in answer.culprits):
         for name in dict.fromkeys(one.pass_name for one in answer.culprits):
-            yield f"- the one pass: `hlo-opt --passes={name} before.hlo`, and compare with `after.hlo`"
+            tool = f"hlo-opt --platform={_platform(source)} --passes={name} before.hlo"
+            yield f"- the one pass: `{tool}`, and compare with `after.hlo`"
+    if "run.ledger" in files:
+        yield "- `run.ledger`: every stage (an SQLite file; `hloscope ls run.ledger`)"
     if "change.diff" in files:
         yield "- `change.diff`: what the stage changed"
     yield ""
@@ -142,6 +294,11 @@ def report(
     for probe in answer.probes:
         detail = f": {probe.detail[:120]}" if probe.detail else ""
         yield f"| {probe.level} | {probe.low}..{probe.high} | {probe.tried} | {probe.outcome}{detail} |"
+
+
+def _platform(source: Source | None) -> str:
+    target = (source.target if source is not None else None) or "cpu"
+    return "cpu" if target.startswith("cpu") else "tpu" if target.startswith(("v", "tpu")) else "gpu"
 
 
 def _environment(source: Source | None) -> dict[str, object]:

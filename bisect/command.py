@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from hloscope.core.errors import UnsupportedError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hloscope.bisect.bundle import Extras
     from hloscope.bisect.probing import Prober
     from hloscope.bisect.result import Answer, Culprit
     from hloscope.bisect.search import Step
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 @click.option("--arg", "shapes", metavar="SHAPE", multiple=True, help="Argument of a Pallas function, in order.")
 @click.option("--report", metavar="FILE.md", help="Write the answer as Markdown, too.")
 @click.option("--bundle", metavar="DIR", help="Write a folder for a bug report: module, inputs, results, report.")
+@click.option("--no-reduce", is_flag=True, help="Do not make the bundle's module small.")
 @click.option("--no-redact", is_flag=True, help="Keep source files and operation names in the bundle.")
 @click.option("--ledger", metavar="RUN.ledger", help="Keep the ledger of the compile that shows the fault.")
 @click.option("--force", is_flag=True, help="Overwrite the ledger or write into the bundle where it exists.")
@@ -96,6 +98,7 @@ def command(
     shapes: tuple[str, ...],
     report: str | None,
     bundle: str | None,
+    no_reduce: bool,
     no_redact: bool,
     ledger: str | None,
     force: bool,
@@ -125,7 +128,7 @@ def command(
     from hloscope.core.cli.opening import refuse_existing
     from hloscope.core.views.run import load
 
-    ending = Ending(as_json, bundle, not no_redact, force, report)
+    ending = Ending(as_json, bundle, not no_redact, force, report, not no_reduce)
     if report is not None:
         refuse_existing(report, force)
     if bundle is not None:
@@ -236,10 +239,14 @@ def _search_core(
     ending: Ending,
 ) -> int:
     """Our own compiler on one module as what is searched."""
+    from hloscope.bisect.bundle import redacted
+    from hloscope.bisect.extras import Options, extras_of_core
     from hloscope.bisect.oracles import make_oracle
+    from hloscope.bisect.reduce_command import Inputs, inputs_of
     from hloscope.bisect.subjects.core import CoreSearch
     from hloscope.bisect.subjects.core_probe import Recipe
     from hloscope.core.passes.registry import Registry, split_passes
+    from hloscope.core.runtime import npz
 
     registry = Registry()
     texts: list[tuple[str, str]] = []
@@ -250,20 +257,33 @@ def _search_core(
     if passes is not None and not split_passes(passes):
         raise UsageError("--passes names no pass")
     disabled = tuple(disable_passes.split(",")) if disable_passes else ()
-    recipe = Recipe(given.text, given.path, passes, pipeline, tuple(texts), disabled, target)
+    hidden = ending.bundle is not None and ending.redact
+    text, path = (redacted(given.text), "module.hlo") if hidden else (given.text, given.path)
+    recipe = Recipe(text, path, passes, pipeline, tuple(texts), disabled, target)
     subject = recipe.subject(registry)
     judge = make_oracle(given.oracle, subject.module, given.args_path, given.seed)
     with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
-        kept = ledger or (os.path.join(folder, "run.ledger") if ending.bundle is not None else None)
+        # Elsewhere first: a kill leaves nothing in the way of the next try.
+        kept = os.path.join(folder, "run.ledger") if ledger is not None or ending.bundle is not None else None
         answer = CoreSearch(subject, judge, kept, ending.force, _progress(), probes).run()
-        code = _finish(answer, given.source, given.line, ending)
-        if ending.bundle is not None and ledger is None and kept is not None and os.path.exists(kept):
-            shutil.move(kept, os.path.join(ending.bundle, "run.ledger"))
-    return code
+        if ledger is not None and kept is not None and os.path.exists(kept):
+            shutil.copyfile(kept, f"{ledger}.part")
+            os.replace(f"{ledger}.part", ledger)
+        answer.culprits = [replace(one, file=given.path) for one in answer.culprits]
+        extras = None
+        if ending.bundle is not None and answer.fault:
+            args = npz.read(given.args_path).inputs if given.args_path is not None else ()
+            extras = extras_of_core(
+                answer, subject.module, given, Inputs(given.seed, inputs_of(subject.module, args)), probes, ending,
+                Options(passes, pipeline, registry, disabled), kept,
+            )  # fmt: skip
+        return _finish(answer, given.source, given.line, ending, extras)
 
 
 def _search_over(given: Given, over: str, xla_flags: str, probes: Prober, ending: Ending) -> int:
     """Releases of the compiler as what is searched."""
+    from hloscope.bisect.bundle import Extras
+    from hloscope.bisect.extras import dump_ledger
     from hloscope.bisect.subjects.over import OverSearch
     from hloscope.bisect.subjects.versions import versions_between
     from hloscope.core.runtime import npz
@@ -281,7 +301,9 @@ def _search_over(given: Given, over: str, xla_flags: str, probes: Prober, ending
     search = OverSearch(
         module, given.text, given.path, args, versions, expected, shlex.split(xla_flags), _progress(), probes
     )
-    return _finish(search.run(), given.source, given.line, ending)
+    answer = search.run()
+    extras = Extras(search.flags, True, None, dump_ledger(probes, "whole", ending), search.release)
+    return _finish(answer, given.source, given.line, ending, extras)
 
 
 def _search_pallas(path: str, shapes: tuple[str, ...], target: str, seed: int, ending: Ending) -> int:
@@ -305,21 +327,31 @@ class Ending:
     force: bool
     report: str | None = None
     """File for the answer as Markdown."""
+    reduce: bool = True
+    """Whether a bundle's module is made small."""
 
 
-def _finish(answer: Answer, source: Source | None, line: Callable[[Culprit], int | None], ending: Ending) -> int:
+def _finish(
+    answer: Answer,
+    source: Source | None,
+    line: Callable[[Culprit], int | None],
+    ending: Ending,
+    extras: Extras | None = None,
+) -> int:
     """Write the bundle where one is wanted, print the answer, and return the exit code."""
     if ending.bundle is not None and answer.fault:
         from hloscope.bisect.bundle import write_bundle
 
         words = ["bisect", *(shlex.quote(word) for word in _words())]
-        write_bundle(ending.bundle, answer, source, words, redact=ending.redact, force=ending.force)
+        write_bundle(
+            ending.bundle, answer, source, words, redact=ending.redact, force=ending.force, extras=extras
+        )
     if ending.report is not None:
         from hloscope.bisect.bundle import report
+        from hloscope.bisect.reduce_command import write_whole
 
         words = ["bisect", *(shlex.quote(word) for word in _words())]
-        with open(ending.report, "w", encoding="utf-8", errors="surrogateescape") as out:
-            out.write("\n".join(report(answer, source, words, [], line)) + "\n")
+        write_whole(ending.report, "\n".join(report(answer, source, words, [], line)) + "\n")
     keys = {
         "verdict": answer.verdict,
         "culprits": [_culprit_keys(one, line(one)) for one in answer.culprits],
@@ -328,7 +360,7 @@ def _finish(answer: Answer, source: Source | None, line: Callable[[Culprit], int
         "changes": answer.changes,
         "probes": answer.probes,
         "evidence": answer.evidence,
-        "reduced": None,
+        "reduced": answer.reduced,
         "bundle": ending.bundle if answer.fault else None,
     }
     emit_object(keys, ending.as_json, lambda: _show(answer, line), source=source)
@@ -348,11 +380,13 @@ def _search_command(
     user_command: str, xla_flags: str, cures: bool, timeout: float | None, probes: Prober, ending: Ending
 ) -> int:
     """A user's own program as what is searched."""
+    from hloscope.bisect.bundle import Extras
+    from hloscope.bisect.extras import dump_ledger
     from hloscope.bisect.subjects.xla import COMMAND_SECONDS, CommandSearch
 
     seconds = timeout or COMMAND_SECONDS
     search = CommandSearch(user_command, shlex.split(xla_flags), seconds, cures, _progress(), probes)
-    return _finish(search.run(), None, lambda _: None, ending)
+    return _finish(search.run(), None, lambda _: None, ending, Extras(ledger=dump_ledger(probes, "whole", ending)))
 
 
 def _search_xla(
@@ -365,6 +399,8 @@ def _search_xla(
     ending: Ending,
 ) -> int:
     """The installed XLA:CPU on one module as what is searched."""
+    from hloscope.bisect.extras import extras_of_xla
+    from hloscope.bisect.reduce_command import Inputs, inputs_of
     from hloscope.bisect.subjects.xla import PROBE_SECONDS, XlaSearch, unoptimised
     from hloscope.core.runtime import npz
     from hloscope.core.runtime.evaluator import Token, leaves
@@ -388,13 +424,21 @@ def _search_xla(
         module, text, given.path, args, expected, shlex.split(xla_flags), disabled, cures, _progress(), probes,
         timeout or PROBE_SECONDS,
     )  # fmt: skip
-    return _finish(search.run(), given.source, given.line, ending)
+    answer = search.run()
+    extras = None
+    if ending.bundle is not None and answer.fault:
+        flags = [*search.flags, *([f"--xla_disable_hlo_passes={disable_passes}"] if disabled else [])]
+        inputs = Inputs(given.seed, inputs_of(module, args))
+        extras = extras_of_xla(answer, module, oracle, flags, inputs, probes, ending)
+    return _finish(answer, given.source, given.line, ending, extras)
 
 
 def _search_flags(
     given: Given, against: str, xla_flags: str, timeout: float | None, probes: Prober, ending: Ending
 ) -> int:
     """Two compiles of XLA:CPU as what is searched: with further flags, or of another file."""
+    from hloscope.bisect.bundle import Extras
+    from hloscope.bisect.extras import dump_ledger
     from hloscope.bisect.subjects.against import FlagsSearch
     from hloscope.bisect.subjects.xla import PROBE_SECONDS, XlaTask
     from hloscope.core.runtime import npz
@@ -432,13 +476,15 @@ def _search_flags(
         answer.texts["module.hlo"] = given.text
         answer.arrays["inputs.npz"] = (list(inputs), [])
         answer.arrays["expected.npz"] = ([], list(expected))
-    return _finish(answer, given.source, lambda _: None, ending)
+    extras = Extras([*base, *flags], True, None, dump_ledger(probes, "whole-b", ending))
+    return _finish(answer, given.source, lambda _: None, ending, extras)
 
 
 def _search_two(
     run: Run, against: str, module: str | None, args_path: str | None, seed: int, probes: Prober, ending: Ending
 ) -> int:
     """Two dumps of one program."""
+    from hloscope.bisect.bundle import Extras, stages_ledger
     from hloscope.bisect.subjects.against import AgainstSearch
     from hloscope.core.cli.opening import same_module
     from hloscope.core.runtime import npz
@@ -451,13 +497,17 @@ def _search_two(
         given = npz.read(args_path).inputs if args_path is not None else None
         options = ReplayOptions(seed=seed, workers=1, kernels=read_kernel)
         answer = AgainstSearch(run, second, given or None, options, _progress(), probes).run()
-    return _finish(answer, run.source, lambda _: None, ending)
+        named = [one.file for one in answer.culprits]
+        guilty = second if named and all(one.startswith(f"{against}/") for one in named) else run
+        extras = Extras(ledger=lambda path: stages_ledger(guilty, path, redact=ending.redact))
+        return _finish(answer, run.source, lambda _: None, ending, extras)
 
 
 def _search_dump(
     run: Run, oracle: str, args_path: str | None, seed: int, probes: Prober, ending: Ending
 ) -> int:
     """The stages of a dump as what is searched."""
+    from hloscope.bisect.bundle import Extras, stages_ledger
     from hloscope.bisect.subjects.dump import DumpSearch
     from hloscope.core.runtime import npz
     from hloscope.core.runtime.verdicts import ReplayOptions
@@ -484,7 +534,8 @@ def _search_dump(
         place = run.definition(one.stage, one.instruction)
         return place.line + 1 if place is not None else None
 
-    return _finish(answer, run.source, line, ending)
+    extras = Extras(ledger=lambda path: stages_ledger(run, path, redact=ending.redact))
+    return _finish(answer, run.source, line, ending, extras)
 
 
 def _culprit_keys(culprit: Culprit, line: int | None) -> dict[str, object]:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hloscope.bisect.journal import digest
 from hloscope.bisect.putback import lay_open
+from hloscope.bisect.search import Outcome
 from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.stack_frames import StackFrames
@@ -22,6 +24,7 @@ from hloscope.core.passes.invariants import findings
 from hloscope.core.text import load_module, print_module
 
 if TYPE_CHECKING:
+    from hloscope.bisect.journal import Journal
     from hloscope.core.hlo.module import HloModule
 
 Shows = Callable[["HloModule"], bool]
@@ -45,6 +48,20 @@ class Reduced:
     def after(self) -> int:
         """Instructions now."""
         return self.module.instruction_count
+
+
+def remembered(shows: Shows, journal: Journal) -> Shows:
+    """The same, with what a journal knows of a candidate not asked again."""
+
+    def known(candidate: HloModule) -> bool:
+        key = digest("shows", print_module(candidate))
+        found = journal.get(key)
+        if found is None:
+            found = Outcome("wrong" if shows(candidate) else "right")
+            journal.put(key, found)
+        return found.kind == "wrong"
+
+    return known
 
 
 def reduce_module(

@@ -69,6 +69,9 @@ class Answer:
     changes: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     """Over versions: what changed between which two, with what it was and is."""
 
+    reduced: dict[str, int] | None = None
+    """Instructions before and after, and probes, where the module was made smaller for a bundle."""
+
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """Files for a bundle: HLO and differences, by name."""
     arrays: dict[str, tuple[list[Array], list[Array]]] = field(

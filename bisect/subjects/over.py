@@ -7,6 +7,8 @@ that the wrong side dumped are searched as those of any dump.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -59,6 +61,8 @@ class OverSearch:
     prober: Prober = field(default_factory=Prober)
     install: Callable[[str], str] = environment
     """Gives the Python that has a release."""
+    release: str | None = None
+    """The release whose stages were searched, once `run` has ended."""
     _steps: list[Step] = field(default_factory=list[Step])
 
     def run(self) -> Answer:
@@ -122,11 +126,13 @@ class OverSearch:
     ) -> None:
         """What went wrong, with the release nearest to the change that gives a wrong result."""
         change = next((one for one in answer.changes if one["measure"] == "result"), None)
-        names = list(self.versions) if change is None else [str(change["before"]), str(change["after"])]
+        ends = (self.versions[0], self.versions[-1])
+        names = ends if change is None else (change["before"], change["after"])
         bad = next((task for task in tasks if task.version in names and self.prober.one(task).kind == "wrong"), None)
         if bad is None:
             failed = next((t for t in tasks if t.version in names and self.prober.one(t).kind == "failed"), None)
             if failed is not None:
+                self.release = failed.version
                 answer.verdict = "compile-failure"
                 answer.evidence.append(_say(self.prober.one(failed)))
                 answer.texts["module.hlo"] = self.text
@@ -136,16 +142,19 @@ class OverSearch:
         answer.texts["module.hlo"] = self.text
         answer.arrays["inputs.npz"] = (list(inputs), [])
         answer.arrays["expected.npz"] = ([], list(expected))
-        with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
-            try:
-                _, results, _ = bad.execute(folder)
-                with load(folder) as run:
-                    search = DumpSearch(run, inputs, results, ReplayOptions(workers=1), self._saw, self.prober)
-                    found = search.run()
-            except HloscopeError as error:
-                answer.verdict = "cannot-tell"
-                answer.evidence.append(f"the stages of jaxlib {bad.version} cannot be evaluated: {error}")
-                return
+        self.release = bad.version
+        folder = str(self.prober.journal.folder / "whole")
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        try:
+            _, results, _ = bad.execute(folder)
+            with load(folder) as run:
+                search = DumpSearch(run, inputs, results, ReplayOptions(workers=1), self._saw, self.prober)
+                found = search.run()
+        except HloscopeError as error:
+            answer.verdict = "cannot-tell"
+            answer.evidence.append(f"the stages of jaxlib {bad.version} cannot be evaluated: {error}")
+            return
         answer.arrays["actual.npz"] = ([], results)
         answer.verdict = found.verdict if found.verdict != "no-difference" else "below-hlo"
         answer.culprits = [replace(one, file=f"jaxlib {bad.version}: {one.file}") for one in found.culprits]

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 
 from hloscope.bisect.journal import cache_folder
@@ -32,11 +33,21 @@ def version_key(text: str) -> tuple[int, ...]:
 def versions_between(spec: str) -> list[str]:
     """The releases that ``jaxlib=A..B`` or ``jaxlib=A,B,C`` names, oldest first; the installer says which there are.
 
-    Raises UsageError for another form, another package, and a range that holds fewer than two.
+    Raises UsageError for another form, another package, a release that there is not, and fewer than two.
     """
     exact = _SINGLE.match(spec)
     if exact is not None and exact[1] == "jaxlib" and "," in exact[2]:
-        return sorted(exact[2].split(","), key=version_key)
+        named = sorted(set(exact[2].split(",")), key=version_key)
+        if len(named) < 2:
+            raise UsageError(f"--over {spec}: one release is nothing to search")
+        missing = [one for one in named if not _whole(one).exists()]
+        released = _released() if missing else []
+        for one in missing:
+            if one not in released:
+                near = get_close_matches(one, released, 3)
+                hint = f"did you mean {' or '.join(near)}?" if near else None
+                raise UsageError(f"--over {spec}: no release {one} of jaxlib for this Python", hint=hint)
+        return named
     match = _RANGE.match(spec)
     if match is None or match[1] != "jaxlib":
         raise UsageError(f"--over {spec}: expected jaxlib=FIRST..LAST or jaxlib=A,B,C")
@@ -68,9 +79,9 @@ def environment(version: str) -> str:
 
     Raises CompileError where it cannot be installed: the version then has no answer.
     """
-    folder = cache_folder() / "environments" / f"jaxlib-{version}"
+    folder = environments() / f"jaxlib-{version}"
     python = folder / "bin" / "python"
-    whole = folder / "whole"
+    whole = _whole(version)
     if whole.exists() and python.exists():
         return str(python)
     shutil.rmtree(folder, ignore_errors=True)
@@ -85,6 +96,11 @@ def environment(version: str) -> str:
         _run([*pip, f"jaxlib=={version}", f"jax<={version}", numpy], version)
     whole.touch()
     return str(python)
+
+
+def _whole(version: str) -> Path:
+    """Stands in an environment that was installed to its end."""
+    return environments() / f"jaxlib-{version}" / "whole"
 
 
 def _run(command: list[str], version: str) -> None:

@@ -229,8 +229,8 @@ def test_the_bundle_holds_what_a_maintainer_needs_and_no_names(tmp_path: Path) -
     code, answer = bisect(dump, "--bundle", bundle)
     assert code == 1 and answer["bundle"] == str(bundle)
     held = {one.name for one in bundle.iterdir()}
-    assert {"report.md", "before.hlo", "after.hlo", "inputs.npz", "expected.npz", "environment.json"} <= held
-    assert not any("secret" in one.read_text() for one in bundle.iterdir() if one.suffix != ".npz")
+    assert {"report.md", "before.hlo", "after.hlo", "inputs.npz", "expected.npz", "environment.json", "repro.py"} <= held
+    assert not any(b"secret" in one.read_bytes() for one in bundle.iterdir() if one.suffix != ".npz")
     report = (bundle / "report.md").read_text()
     assert "%minus = subtract(%bs, %a) stands where %minus = subtract(%same, %bs) stood" in report
     changed = load_module((bundle / "after.hlo").read_text()).find_instruction("minus")
@@ -245,5 +245,15 @@ def test_of_two_dumps_the_wrong_one_is_named(tmp_path: Path) -> None:
     assert [(one["stage"], one["instruction"]) for one in answer["culprits"]] == [(1, "tail")]
     assert answer["culprits"][0]["file"].startswith(str(bad))
     assert any(said.startswith("their stages part at algsimp") for said in answer["evidence"])
+    parted = next(said for said in answer["evidence"] if said.startswith("their values part at algsimp (stage 1 of A"))
+    assert "A is where the first stage of A is; B is off by" in parted
     code, answer = bisect(good, "--against", good)
     assert (code, answer["verdict"]) == (0, "no-difference")
+    assert "their last common stages compute the same bits" in answer["evidence"]
+    other = tmp_path / "c"
+    other.mkdir()
+    for one in good.iterdir():
+        (other / one.name).write_text(one.read_text().replace("exponential", "cosine"))
+    code, answer = bisect(good, "--against", other)
+    assert (code, answer["verdict"]) == (1, "wrong-input"), "two programs"
+    assert any(said.startswith("their first stages compute different things") for said in answer["evidence"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hloscope.bisect.journal import Journal
@@ -18,7 +19,7 @@ from hloscope.bisect.subjects.core import CoreSearch, CoreSubject
 from hloscope.bisect.subjects.dump import DumpSearch
 from hloscope.bisect.subjects.xla import CommandSearch
 from hloscope.bisect.subjects.xla_names import check_name, disabled_in
-from hloscope.core.errors import UsageError
+from hloscope.core.errors import CompileError, UsageError
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.passes.context import PassContext
@@ -312,3 +313,29 @@ def test_the_choice_of_a_kernels_lowering(tmp_path: Path) -> None:
     assert any("dots.py:10: rounding in this dot alone" in one for one in answers["two"].evidence)
     on_gpu = PallasSearch(replace(whole, programs=whole.programs[:1]), target="a100").run()
     assert on_gpu.verdict == "cannot-tell", "a kernel without compiler parameters is Mosaic GPU's there"
+
+
+def test_releases_that_there_are_not_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hloscope.bisect.subjects import versions
+
+    monkeypatch.setenv("HLOSCOPE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(versions, "_released", lambda: ["0.6.2", "0.10.1", "0.10.2"])
+    assert versions.versions_between("jaxlib=0.10.2,0.6.2") == ["0.6.2", "0.10.2"]
+    with pytest.raises(UsageError, match=r"no release 0.10.3 of jaxlib") as refused:
+        versions.versions_between("jaxlib=0.6.2,0.10.3")
+    assert "0.10.2" in (refused.value.hint or "")
+
+
+def test_where_nothing_changes_only_the_ends_are_asked() -> None:
+    from hloscope.bisect.subjects.over import OverSearch
+
+    asked: list[str] = []
+
+    def install(version: str) -> str:
+        asked.append(version)
+        raise CompileError(f"jaxlib {version} crashes")
+
+    module = load_module("HloModule m\n\nENTRY e {\n  a = f32[] parameter(0)\n  ROOT r = f32[] negate(a)\n}\n")
+    versions = [f"0.{number}.0" for number in range(40)]
+    answer = OverSearch(module, "", "m.hlo", [np.float32(1)], versions, install=install).run()
+    assert answer.verdict == "compile-failure" and sorted(asked) == ["0.0.0", "0.39.0"]

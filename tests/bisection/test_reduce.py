@@ -7,16 +7,19 @@ import shlex
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from hloscope.bisect.reduce import Reduced, reduce_module
+from hloscope.bisect.journal import Journal
+from hloscope.bisect.reduce import Reduced, reduce_module, remembered
+from hloscope.bisect.reduce_command import Inputs, inputs_of
 from hloscope.core.cli.main import run
 from hloscope.core.errors import InternalError
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.passes.invariants import findings
 from hloscope.core.runtime.evaluator import evaluate
 from hloscope.core.runtime.inputs import inputs_for
-from hloscope.core.text import load_module
+from hloscope.core.text import load_module, print_module
 
 TEXT = """HloModule big, entry_computation_layout={(f32[8,16]{1,0}, f32[16]{0})->(f32[8,16]{1,0}, f32[8]{0})}
 
@@ -116,3 +119,43 @@ def test_a_wrong_rule_of_a_plugin_is_kept(tmp_path: Path, capsys: pytest.Capture
     answer = json.loads(capsys.readouterr().out)
     assert answer["after"] <= 3
     assert "subtract(" in small.read_text()
+
+
+def test_a_killed_reduction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def shows(module: HloModule) -> bool:
+        if len(asked) == 9:
+            asked.append("killed")
+            raise KeyboardInterrupt
+        asked.append(print_module(module))
+        return any(one.opcode == "tanh" for one in module.instructions())
+
+    monkeypatch.setenv("HLOSCOPE_CACHE_DIR", str(tmp_path))
+    whole = print_module(reduce_module(load_module(TEXT), has("tanh")).module)
+    with pytest.raises(KeyboardInterrupt), Journal.for_question("q") as journal:
+        reduce_module(load_module(TEXT), remembered(shows, journal))
+    with Journal.for_question("q") as journal:
+        found = reduce_module(load_module(TEXT), remembered(shows, journal))
+        assert journal.resumed == 9
+    assert print_module(found.module) == whole
+    assert len(asked) == len(set(asked)), "nothing is asked twice"
+    assert not list((tmp_path / "bisect").iterdir()), "nothing stays"
+
+
+def test_inputs_stay_with_their_parameters() -> None:
+    module = load_module(TEXT)
+    a, b = np.full((8, 16), 7, np.float32), np.full(16, 8, np.float32)
+    inputs = Inputs(0, inputs_of(module, [a, b]))
+    assert all(np.array_equal(one, want) for one, want in zip(inputs.of(module), (a, b), strict=True))
+    smaller = load_module(TEXT.replace("[8,16]", "[4,16]").replace("f32[8]", "f32[4]"))
+    first, second = inputs.of(smaller)
+    assert first.shape == (4, 16) and not (first == 7).any() and np.array_equal(second, b)
+
+
+def test_recorded_results_are_no_oracle_of_smaller_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "big.hlo"
+    source.write_text(TEXT)
+    for oracle, said in (("seen.npz", "recorded results fit one module"), ("unoptimised", "--engine xla")):
+        assert run(["reduce", str(source), "-o", str(tmp_path / "out.hlo"), "--oracle", oracle]) == 2
+        assert said in capsys.readouterr().err

@@ -133,6 +133,8 @@ def run(args: Sequence[str] | None = None) -> int:
         # The interpreter flushes stdout once more at exit; give it somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
+    except MemoryError:
+        return _fail("out of memory: what was asked takes more than this process may have", EXIT_UNUSABLE)
     except Exception as error:
         return _unexpected(error)
     return code if isinstance(code, int) else 0

@@ -15,7 +15,7 @@ from hloscope.core.hlo.module import HloModule
 from hloscope.core.text import PrintOptions, module_lines
 from hloscope.core.text.names import as_xla_reads
 from hloscope.core.text.print_settings import STYLES, with_settings
-from hloscope.core.text.reader import read_text
+from hloscope.core.text.reader import check_room, read_text
 from hloscope.core.text.scan import LineMap
 from hloscope.core.views.inputs import Input, read_hlo_text, require_hlo_file
 
@@ -149,6 +149,7 @@ def _parse(given: Input | str, strict: bool, *, judge: bool) -> tuple[Parsed, Hl
     file = given if isinstance(given, str) else given.path
     try:
         text = read_hlo_text(given, keep_mark=True)
+        check_room(text, file)
     except HloscopeError as error:
         # What is there and is no HLO is nothing that XLA's parser would take.
         return Parsed(file, 0, (), (), True if isinstance(error, ParseError) else None, unusable=error), None

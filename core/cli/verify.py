@@ -15,7 +15,7 @@ from hloscope.core.errors import HloscopeError
 from hloscope.core.hlo.verifier import Finding, VerifierOptions, options_for, verify
 from hloscope.core.text.made_shapes import take_made_shapes
 from hloscope.core.text.module_index import ModuleIndex
-from hloscope.core.text.reader import ReadResult, read_text, sound_module
+from hloscope.core.text.reader import ReadResult, check_room, read_text, sound_module
 from hloscope.core.views.inputs import Input, classify, read_hlo_text
 
 _COLUMNS = (Column("file"), Column("ok"), Column("findings", show=lambda found: str(len(cast("list[object]", found)))))
@@ -99,6 +99,7 @@ def _keep(**_: str) -> None:
 def _verify(file: str, given: Input | str, asked: _Asked) -> tuple[dict[str, object], HloscopeError | None]:
     try:
         text = read_hlo_text(given)
+        check_room(text, file)
         result = read_text(text)
         module = sound_module(result, file)
         take_made_shapes(module)

@@ -51,6 +51,11 @@ def count_instructions(text: bytes) -> int:
     return sum(len(_INSTRUCTION.findall(text, begin, end)) for begin, end in _pieces(text))
 
 
+def has_instruction(text: bytes) -> bool:
+    """Whether a line of it begins with an instruction."""
+    return any(_INSTRUCTION.search(text, begin, end) for begin, end in _pieces(text))
+
+
 def _pieces(text: bytes) -> Iterator[tuple[int, int]]:
     """Ranges that end where a line does, small enough that other threads need not wait for one."""
     begin = 0

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hloscope.core.errors import Diagnostic, InternalError, ParseError
+from hloscope.core.errors import Diagnostic, InternalError, ParseError, UnsupportedError
 from hloscope.core.hlo.attributes import split_top, unquote
 from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.module import HloModule
+from hloscope.core.memory import available_memory, in_words
 from hloscope.core.text.body_reader import BodyReader
 from hloscope.core.text.header_reader import read_header, read_tables, without_log_prefixes
 from hloscope.core.text.line_pattern import COMPUTATION_HEAD
@@ -420,8 +421,35 @@ def parse_module(text: str, *, strict: bool = False) -> tuple[HloModule | None, 
     return result.module, result.refusals() if strict else list(result.diagnostics)
 
 
+GRAPH_BYTES = 1100
+"""Memory of an instruction in a module's graph; of metadata, attributes and literals it holds slices of the text."""
+_WORTH_ASKING = 32 << 20
+"""Characters of a text from which the memory that it takes is looked at."""
+
+
+def check_room(text: str, path: str | None = None, *, each: int = GRAPH_BYTES) -> None:
+    """Raises UnsupportedError, with both figures, where a module's graph does not fit into the free memory.
+
+    `each` is what the work on it takes for every instruction, the graph included.
+    """
+    if len(text) < _WORTH_ASKING:
+        return
+    count = text.count(" = ")
+    free = available_memory()
+    if count * each > free:
+        raise UnsupportedError(
+            f"about {count:,} instructions take {in_words(count * each)} as a graph, {in_words(free)} are free",
+            path=path,
+            hint="hloscope ls, passes, diff and why make no graph of a text of that size",
+        )
+
+
 def load_module(text: str, path: str | None = None, *, strict: bool = False) -> HloModule:
-    """Read HLO text that must be right. Raises ParseError (with `path`, line and column) on the first error."""
+    """Read HLO text that must be right.
+
+    Raises ParseError (with `path`, line and column) on the first error, UnsupportedError where memory is too small.
+    """
+    check_room(text, path)
     return sound_module(read_text(text, check=strict), path, strict=strict)
 
 

@@ -31,7 +31,7 @@ from hloscope.core.buffers.recompute import Recompute, recomputable
 from hloscope.core.dumps.buffer_reports import read_buffer_assignment, read_live_ranges, read_values
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import DumpError, HloscopeError, UnsupportedError
-from hloscope.core.text import load_module
+from hloscope.core.text.reader import check_room, load_module
 from hloscope.core.views.data import BufferPlace, SourceFrame
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from hloscope.core.text.module_index import ModuleIndex
     from hloscope.core.views.run import Run
 
+_ASSIGNING_BYTES = 5000
+"""Memory that an assignment takes for each instruction."""
 _Read = TypeVar("_Read")
 _TOTAL = re.compile(r"^Total bytes used: (\d+)", re.M)
 _DEFINED = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = ", re.M)
@@ -300,6 +302,7 @@ class Buffers:
         """The scheduled module: the run's last stage, or that stage with copies and a schedule of ours."""
         if self._module is None:
             text = self._run.stage_text(-1)
+            check_room(text, self._run.source.path, each=_ASSIGNING_BYTES)
             module = load_module(text, path=self._run.source.path)
             if not module.is_scheduled:
                 from hloscope.core.views.scheduling import schedule_for_buffers

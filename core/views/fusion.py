@@ -24,6 +24,7 @@ from hloscope.core.fusion.groups import Group, recover_groups
 from hloscope.core.fusion.pair import NO_BENEFIT, Flip, PairVerdict, flips, judge
 from hloscope.core.fusion.readers import Readers
 from hloscope.core.ledger.declare import Origin
+from hloscope.core.text.reader import check_room
 from hloscope.core.views.real_compile import RunCompile
 
 if TYPE_CHECKING:
@@ -105,10 +106,16 @@ class PairFacts:
 
 
 # ---------------------------------------------------------------- all decisions
-def fusion_report(run: Run, *, target: str | None = None) -> FusionReport:
+_DECIDING_BYTES = 7000
+"""Memory that deciding on a module takes for each instruction."""
+
+
+def fusion_report(run: Run, *, target: str | None = None, graphs: bool = True) -> FusionReport:
     """The decisions of a run. With `target` (a name or a file) the core decides anew for it on the pass's input.
 
-    Raises UnsupportedError for a target without public rules, DumpError where there is nothing to decide on.
+    Without `graphs` only what was recorded is told, with none of the figures that need a module's graph; DumpError
+    where nothing was. Raises UnsupportedError for a target without public rules and where memory is too small,
+    DumpError where there is nothing to decide on.
     """
     if target is not None:
         return _decided(run, backend_of(target), None if target == "cpu" else target)
@@ -133,8 +140,10 @@ def fusion_report(run: Run, *, target: str | None = None) -> FusionReport:
             )
             for one in events
         ]
-        before = _input(run)
+        before = _input(run) if graphs else None
         return FusionReport(tuple(_finish(rows, before)), "recorded", run.source.target)
+    if not graphs:
+        raise DumpError("no fusion decision was recorded", path=run.source.path)
     if len(run) <= 1:
         return _decided(run, "gpu" if _looks_like_gpu(run.stage_text(0)) else "cpu", None)
     return _inferred(run)
@@ -177,6 +186,7 @@ def _without_benefit(row: FusionRow) -> FusionRow:
 
 
 def _decided(run: Run, backend: str, device: str | None) -> FusionReport:
+    check_room(run.stage_text(0), run.source.path, each=_DECIDING_BYTES)
     module, stage = _module_before(run, backend)
     config = run.report(FileKind.TARGET_CONFIG)
     where = _device(device, config) if backend == "gpu" else None

@@ -21,6 +21,8 @@ SNIFFED_BYTES = 64 << 10
 """Bytes at the front of a file that decide what it is."""
 MAX_TEXT_BYTES = 4 << 30
 """Largest single HLO file that is read into memory."""
+MAX_ONE_LINE_BYTES = 16 << 20
+"""Largest text that is searched for instructions that begin no line: a whole module on one line, say."""
 LEDGER_MAGIC = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
 
@@ -115,8 +117,9 @@ def read_hlo_text(given: Input | str, *, keep_mark: bool = False) -> str:
     Bytes that are not UTF-8 come as surrogate escapes; the reader says where. A byte order mark is left out unless
     `keep_mark`.
 
-    Raises ``ParseError`` for what is not HLO, ``UnsupportedError`` for StableHLO, ``DumpError`` for a proto without a
-    module and for a dump or ledger, which hold many, ``CompileError`` where the child process fails.
+    Raises ``ParseError`` for what is not HLO and for a huge text of which no line begins with an instruction,
+    ``UnsupportedError`` for StableHLO, ``DumpError`` for a proto without a module and for a dump or ledger, which hold
+    many, ``CompileError`` where the child process fails.
     """
     found = require_hlo_file(given)
     data = found.data if found.data is not None else _read_all(found.path)
@@ -129,7 +132,17 @@ def read_hlo_text(given: Input | str, *, keep_mark: bool = False) -> str:
         except HloscopeError as error:
             error.path = error.path or found.path
             raise
-    return data.decode("utf-8" if keep_mark else "utf-8-sig", "surrogateescape")
+    text = data.decode("utf-8" if keep_mark else "utf-8-sig", "surrogateescape")
+    if len(text) > MAX_ONE_LINE_BYTES:
+        from hloscope.core.dumps.facts import has_instruction
+
+        if not has_instruction(data):
+            raise ParseError(
+                f"no line of it begins with an instruction, and {len(text):,} characters are too many to look for them",
+                path=found.path,
+                hint=f"up to {MAX_ONE_LINE_BYTES:,} are read in one line",
+            )
+    return text
 
 
 def looks_like_hlo(head: str) -> bool:

@@ -21,6 +21,7 @@ from hloscope.core.dumps.facts import count_instructions as count_definitions
 from hloscope.core.dumps.filenames import FileKind, parse_name
 from hloscope.core.errors import ParseError, UnsupportedError
 from hloscope.core.views.data import EventRow, ModuleRow, Source
+from hloscope.core.views.inputs import MAX_ONE_LINE_BYTES
 
 if TYPE_CHECKING:
     from hloscope.core.ledger.queries import Cell, SqlResult
@@ -187,20 +188,10 @@ class TextSource:
         pass
 
 
-MAX_ONE_LINE_BYTES = 16 << 20
-"""Largest text that is searched for instructions that begin no line: a whole module on one line, say."""
-
-
 def _one_a_line(text: str, path: str) -> str:
     """The same with each instruction at the start of a line. Raises ParseError where there is none."""
     from hloscope.core.text.module_index import ModuleIndex
 
-    if len(text) > MAX_ONE_LINE_BYTES:
-        raise ParseError(
-            f"no line of it begins with an instruction, and {len(text):,} characters are too many to look for them",
-            path=path,
-            hint=f"up to {MAX_ONE_LINE_BYTES:,} are read in one line",
-        )
     index = ModuleIndex.from_text(text)
     if not index.instruction_count:
         raise ParseError("no HLO instruction in it", path=path)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
 _SUGGESTIONS = 3
+MAX_DECIDED_BYTES = 8 << 20
+"""Text of a stage up to which fusion is worked out, not only told as recorded, to answer for one instruction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +160,29 @@ def why(
         first_stage=history.first,
         last_stage=history.last,
         passes=tuple(steps),
-        fusion=_fusion(run, name, steps),
+        fusion=_fusion(run, name, steps, history.notes),
         layout_chain=_layout_chain(run, name, steps),
         buffer=run.buffers.of(name) or None,
         notes=tuple(history.notes),
     )
 
 
-def _fusion(run: Run, name: str, steps: list[HistoryStep]) -> tuple[FusionRow, ...] | None:
-    """Fusion decisions about the instruction under any of its names; None where the run has no fusion pass."""
+def _fusion(run: Run, name: str, steps: list[HistoryStep], notes: list[str]) -> tuple[FusionRow, ...] | None:
+    """Fusion decisions about the instruction under any of its names.
+
+    None where the run has no fusion pass, and with a note where none was recorded and working them out would take long.
+    """
+    from hloscope.core.views.fusion import fusion_report
+
+    size = max(len(run.stage_bytes(0)), len(run.stage_bytes(-1)))
     try:
-        report = run.fusion
+        report = run.fusion if size <= MAX_DECIDED_BYTES else fusion_report(run, graphs=False)
     except HloscopeError:
+        if size > MAX_DECIDED_BYTES:
+            notes.append(
+                f"fusion is not worked out for one instruction where a stage has {size / 2**20:.0f} MiB of text (up to"
+                f" {MAX_DECIDED_BYTES >> 20} MiB it is); hloscope fusion does"
+            )
         return None
     names = dict.fromkeys((name, *(step.name for step in steps)))
     return tuple(dict.fromkeys(row for one in names for row in report.of(one)))

@@ -280,6 +280,54 @@ def test_a_reader_that_goes_away_is_no_error(fixtures: Path) -> None:
     assert done.stderr == "" and done.stdout.count("\n") == 1
 
 
+SMALL = """HloModule m
+
+ENTRY e {
+  p = f32[8]{0} parameter(0)
+  a = f32[8]{0} negate(p)
+  ROOT b = f32[8]{0} exponential(a)
+}
+"""
+
+
+def test_a_module_that_does_not_fit_into_memory(
+    hloscope: Hloscope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What needs a graph says so in one line; what needs none answers."""
+    file = tmp_path / "m.hlo"
+    file.write_text(SMALL)
+    decided = hloscope("why", file, "a", "--json").json
+    assert decided["fusion"] and not any("not worked out" in note for note in decided["notes"])
+    monkeypatch.setattr("hloscope.core.text.reader._WORTH_ASKING", 0)
+    assert hloscope("verify", file).code == 0
+    monkeypatch.setattr("hloscope.core.text.reader.available_memory", lambda: 2000)
+    for command in ("fusion", "copies", "buffers", "verify", "parse", "run"):
+        outcome = hloscope(command, file)
+        assert outcome.code == 2 and outcome.out == "" and outcome.err.count("\n") == 1, command
+        assert "3 instructions take" in outcome.err and "2,000 bytes are free" in outcome.err
+    monkeypatch.setattr("hloscope.core.views.why.MAX_DECIDED_BYTES", 10)
+    monkeypatch.setattr("hloscope.core.views.copies.MAX_CHAIN_BYTES", 10)
+    facts = hloscope("why", file, "a", "--json").json
+    assert (facts["operands"], facts["users"], facts["fusion"]) == (["p"], ["b"], None)
+    assert any("hloscope fusion does" in note for note in facts["notes"])
+
+
+def test_memory_that_ends_is_one_line(hloscope: Hloscope, fixtures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("hloscope.core.views.why.why", none_left)
+    outcome = hloscope("why", fixtures / "dumps/cpu", "x")
+    assert outcome.code == 2 and outcome.err.count("\n") == 1 and "out of memory" in outcome.err
+
+
+def test_the_limits_of_a_process_count() -> None:
+    program = "from hloscope.core.memory import available_memory as free; print(free())"
+    limited = f"ulimit -v 1000000; exec {sys.executable} -c '{program}'"
+    said = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert 0 < int(said) < 1_024_000_000
+
+
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Path:
     """A directory with almost no room, where this machine lets us have one."""

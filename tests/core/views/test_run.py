@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hloscope.core.cli import main
 from hloscope.core.dumps.importer import import_dump
 from hloscope.core.errors import DumpError, HloscopeError, LedgerError, ParseError, UnsupportedError, UsageError
 from hloscope.core.ledger.queries import LedgerReader
@@ -428,6 +429,24 @@ def test_a_hundred_megabytes_on_one_line(tmp_path: Path, head: str) -> None:
     error = refused(path)
     assert isinstance(error, ParseError) and ("not HLO" in str(error) or "100,000,013 characters" in str(error))
     path.unlink()
+
+
+def test_a_huge_line_is_refused_by_whatever_reads_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "HloModule m ENTRY e { a = f32[2] parameter(0) ROOT b = f32[2] negate(a) }"
+    (tmp_path / "one.hlo").write_text(text)
+    (tmp_path / "lines.hlo").write_text(text.replace(" a =", "\n a ="))
+    for limit in (1000, 20):
+        monkeypatch.setattr("hloscope.core.views.inputs.MAX_ONE_LINE_BYTES", limit)
+        for command in ("parse", "verify", "run", "passes", "why"):
+            for name in ("one.hlo", "lines.hlo"):
+                capsys.readouterr()
+                code = main.run([command, str(tmp_path / name), *(["b"] if command == "why" else [])])
+                refused = name == "one.hlo" and limit == 20
+                said = capsys.readouterr().err
+                assert code == (2 if refused else 0), (command, name, said)
+                assert ("73 characters are too many" in said) == refused
 
 
 def test_a_truncated_file_is_shown_as_far_as_it_goes(tmp_path: Path, fixtures: Path) -> None:

@@ -69,7 +69,8 @@ def command(
     """Run COMMAND with XLA's dumps switched on in its environment, and keep a ledger of every module that it compiled.
 
     With FILE.py:FUNCTION the jitted function is compiled for --target without a device and without running it; shapes
-    come from --arg in order, else from its parameters' defaults. The program's exit code is passed on.
+    come from --arg in order, else from its parameters' defaults. XLA_FLAGS counts in both forms.
+    The program's exit code is passed on.
     """
     single = len(command_line) == 1 and is_function_spec(command_line[0])
     if not single and click.get_current_context().allow_interspersed_args:

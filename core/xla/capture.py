@@ -124,13 +124,16 @@ def capture_function(
     force: bool = False,
     progress: Progress | None = None,
 ) -> tuple[CompileResult, ImportReport]:
-    """Compiles ``FILE.py:FUNCTION`` for a target without running it, and imports the dump.
+    """Compiles ``FILE.py:FUNCTION`` for a target without running it, with the user's own ``XLA_FLAGS``, and imports the
+    dump.
 
     Raises as ``compile_function`` and ``import_dump`` do.
     """
 
     def run(folder: str) -> CompileResult:
-        return compile_function(spec, dump_to=folder, target=target, args=args, flags=flags, pass_log=True)
+        return compile_function(
+            spec, dump_to=folder, target=target, args=args, flags=flags, pass_log=True, as_user=True
+        )
 
     return _compiled(run, ledger_path, keep_dump, force, progress, spec, module=_module_of(spec))
 
@@ -146,13 +149,14 @@ def capture_stablehlo(
     force: bool = False,
     progress: Progress | None = None,
 ) -> tuple[CompileResult, ImportReport]:
-    """Compiles StableHLO (what ``jax.jit(f).lower(…)`` gives) for a target in a child, and imports the dump.
+    """Compiles StableHLO (what ``jax.jit(f).lower(…)`` gives) for a target in a child, with the user's own
+    ``XLA_FLAGS``, and imports the dump.
 
     ``source`` is what the ledger names as its origin.
     """
 
     def run(folder: str) -> CompileResult:
-        return compile_stablehlo(program, dump_to=folder, target=target, flags=flags, pass_log=True)
+        return compile_stablehlo(program, dump_to=folder, target=target, flags=flags, pass_log=True, as_user=True)
 
     return _compiled(run, ledger_path, keep_dump, force, progress, source)
 

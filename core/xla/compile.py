@@ -74,10 +74,12 @@ def compile_stablehlo(
     proto: bool = True,
     pass_log: bool = False,
     timeout: float = COMPILE_SECONDS,
+    as_user: bool = False,
 ) -> CompileResult:
-    """Compiles StableHLO, as text or as MLIR bytecode. Raises as ``compile_hlo_text`` does."""
+    """Compiles StableHLO, as text or as MLIR bytecode; `as_user` as in ``compile_function``. Raises as
+    ``compile_hlo_text`` does."""
     data = program.encode("utf-8") if isinstance(program, str) else program
-    return _compile_text("stablehlo", data, dump_to, target, flags, pass_re, proto, pass_log, timeout)
+    return _compile_text("stablehlo", data, dump_to, target, flags, pass_re, proto, pass_log, timeout, as_user)
 
 
 def compile_function(
@@ -91,8 +93,11 @@ def compile_function(
     proto: bool = True,
     pass_log: bool = False,
     timeout: float = COMPILE_SECONDS,
+    as_user: bool = False,
 ) -> CompileResult:
     """Compiles a function of a Python file, named ``FILE.py:FUNCTION``.
+
+    With ``as_user`` the compiler's flags in this process's environment count, as they would if the program ran.
 
     Shapes come from ``args`` (``f32[8,128]``) in order, else from the parameters' defaults. Raises ``UsageError`` where
     the file, the function or a shape is missing, else as ``compile_hlo_text`` does.
@@ -105,8 +110,9 @@ def compile_function(
         "kind": "function", "path": os.path.abspath(path), "function": function, "args": list(args),
     }  # fmt: skip
     return _run(
-        request, require(target), dump_to, 1, flags, pass_re, proto, pass_log, timeout, what=f"compiling {function}"
-    )
+        request, require(target), dump_to, 1, flags, pass_re, proto, pass_log, timeout, as_user,
+        what=f"compiling {function}",
+    )  # fmt: skip
 
 
 def split_spec(spec: str) -> tuple[str, str]:
@@ -134,6 +140,7 @@ def _compile_text(
     proto: bool,
     pass_log: bool,
     timeout: float,
+    as_user: bool = False,
 ) -> CompileResult:
     chosen = require(target)
     head = data[:_HEADER_BYTES].decode("utf-8", "replace")
@@ -149,7 +156,7 @@ def _compile_text(
             "layouts": layouts,
         }  # fmt: skip
         return _run(
-            request, chosen, dump_to, partitions * replicas, flags, pass_re, proto, pass_log, timeout,
+            request, chosen, dump_to, partitions * replicas, flags, pass_re, proto, pass_log, timeout, as_user,
             what="compiling the module",
         )  # fmt: skip
 
@@ -193,6 +200,7 @@ def _run(
     proto: bool,
     pass_log: bool,
     timeout: float,
+    as_user: bool,
     *,
     what: str,
 ) -> CompileResult:
@@ -207,7 +215,9 @@ def _run(
     env = clean_environment(target.variables)
     env["JAX_PLATFORMS"] = "cpu"
     env["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-    env["XLA_FLAGS"] = joined_flags(None, [*ours, *flags])
+    env["XLA_FLAGS"] = joined_flags(os.environ.get("XLA_FLAGS") if as_user else None, [*ours, *flags])
+    if as_user and target.backend == "tpu" and "LIBTPU_INIT_ARGS" in os.environ:
+        env["LIBTPU_INIT_ARGS"] = f"{env.get('LIBTPU_INIT_ARGS', '')} {os.environ['LIBTPU_INIT_ARGS']}".strip()
     request |= {"target": target.name, "devices": devices}
     log_path = None
     # XLA:GPU tells times in the module's metadata; the log of XLA:TPU goes elsewhere.

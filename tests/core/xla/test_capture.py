@@ -85,14 +85,20 @@ def test_faults_are_found_before_the_program_runs(tmp_path: Path) -> None:
     assert ledger.read_bytes() == b"something" and not touched.exists()
 
 
-def test_a_function_is_captured_without_running_it(program: Path, tmp_path: Path) -> None:
+def test_a_function_is_captured_without_running_it(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's own flags count, but for the folder that is dumped to."""
     ledger = tmp_path / "run.ledger"
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_disable_hlo_passes=cse,dce --xla_dump_to={tmp_path / 'elsewhere'}")
     result, report = capture_function(f"{program}:step", ledger)
     assert result.target == "cpu" and report.modules == 1
     with LedgerReader(ledger) as reader:
         (module,) = reader.modules()
         assert module.name == "jit_step"
         assert sum(one.ns is not None for one in reader.passes(module.id)) > 50
+        assert not {"cse", "dce"} & {one.pass_name for one in reader.passes(module.id)}
+    assert not (tmp_path / "elsewhere").exists()
 
 
 LOG = b"I1129 21:26:20.877319    6463 hlo_pass_pipeline.cc:303] Running HLO pass pipeline on module f: p\n"

@@ -197,9 +197,13 @@ async def measure(instructions: int, rounds: int, more: int) -> None:
             if k % 20 == 19:
                 await bench.hover(line + 5)
             if k == more // 10:
+                await bench.diagnostics(number)
+                await asyncio.sleep(4)
                 before = bench.memory()
         await bench.diagnostics(number)
-        await asyncio.sleep(1)
+        busy = bench.memory()
+        await asyncio.sleep(4)  # the server hands memory back when it has rested
+        print(f"  memory while at it: {busy:.0f} MiB")
         print(f"  memory after {more // 10:,} and {more:,} edits: {before:.0f} MiB, {bench.memory():.0f} MiB")
     symbols = types.DocumentSymbolParams(types.TextDocumentIdentifier(URI))
     report("outline", [await timed(bench, lambda: bench.client.text_document_document_symbol_async(symbols))])

@@ -2,20 +2,27 @@
 
 Jobs wait in one queue, the more urgent first and otherwise in order. A job whose answer nobody wants any more when its
 turn comes is dropped without running. The threads are daemons: a parse in progress never keeps a server alive.
+
+Each version of a text is one piece of memory, and the next one a little longer: what they leave behind is in pieces
+that the C library keeps. It is asked to hand them back once a thread has had nothing to do for a while.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import IntEnum
-from queue import PriorityQueue
+from functools import cache
+from queue import Empty, PriorityQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+REST_SECONDS = 2.0
+"""How long a thread must have nothing to do before memory is handed back."""
 
 
 class Urgency(IntEnum):
@@ -60,8 +67,15 @@ class Workers:
         return future
 
     def _work(self) -> None:
+        worked = False
         while True:
-            job = self._queue.get()
+            try:
+                job = self._queue.get(timeout=REST_SECONDS if worked else None)
+            except Empty:
+                _hand_back_memory()
+                worked = False
+                continue
+            worked = True
             if not job.wanted():
                 job.future.cancel()
                 # Tells those who wait that the cancelled future is done.
@@ -75,3 +89,19 @@ class Workers:
                 job.future.set_exception(error)
             # The queue's get would keep the last text alive until the next job comes.
             del job
+
+
+@cache
+def _trim() -> Callable[[int], int] | None:
+    """glibc's ``malloc_trim``; None under another C library."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return None
+
+
+def _hand_back_memory() -> None:
+    """Give the system what the allocator holds and nobody uses."""
+    trim = _trim()
+    if trim is not None:
+        trim(0)

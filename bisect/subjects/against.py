@@ -12,6 +12,7 @@ from hloscope.bisect.probing import Prober
 from hloscope.bisect.result import Answer, Probe
 from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong
 from hloscope.bisect.subjects.dump import DumpSearch, judge_of
+from hloscope.bisect.subjects.xla_names import check_name, disabled_in
 from hloscope.core.errors import CompileError, HloscopeError
 from hloscope.core.runtime.compare import compare_all
 from hloscope.core.runtime.verdicts import DIFFERS, NOT_EVALUATED, ReplayOptions
@@ -178,6 +179,8 @@ class FlagsSearch:
             steps.append(Step(f"whole {name.upper()}", 0, 1, 1, outcome))
             if self.watch is not None:
                 self.watch(steps[-1])
+            for switched in disabled_in(task.flags):
+                check_name(switched, place)
         told = [
             f"{name} ({' '.join(task.flags) or 'no flags'}): "
             + ("XLA:CPU gives what is expected" if outcome.kind == "right" else outcome.detail)

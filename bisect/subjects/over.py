@@ -26,6 +26,7 @@ from hloscope.bisect.result import Answer, Probe
 from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong
 from hloscope.bisect.subjects.dump import DumpSearch
 from hloscope.bisect.subjects.versions import environment
+from hloscope.bisect.subjects.xla_names import check_name, disabled_in
 from hloscope.core.errors import CompileError, HloscopeError
 from hloscope.core.hlo.element_types import from_dtype
 from hloscope.core.runtime import npz
@@ -75,6 +76,8 @@ class OverSearch:
             VersionTask(self.text, tuple(inputs), tuple(expected), version, tuple(self.flags), self.install)
             for version in self.versions
         ]
+        for name in disabled_in(self.flags):
+            check_name(name, "", self.install(self.versions[-1]))
         answer = Answer("no-difference")
         for measure in MEASURES:
             self._search(measure, tasks, answer)

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from hloscope.bisect.journal import content_of, digest
+from hloscope.bisect.precision import excess_precision
 from hloscope.bisect.probing import Prober
 from hloscope.bisect.result import Answer, Culprit, Probe, Verdict
 from hloscope.bisect.running import run_command
@@ -135,6 +136,11 @@ class XlaSearch:
         if first.kind == "failed":
             return failure(self.path, first, folder)
         answer = self._over_stages(results or [], inputs, folder)
+        if answer.verdict == "below-hlo" and results is not None:
+            said = excess_precision(self.text, inputs, task.expected, results)
+            if said is not None:
+                answer.verdict = "allowed-change"
+                answer.evidence.append(said)
         answer.evidence.insert(0, f"XLA:CPU differs from what is expected: {first.detail}")
         answer.evidence.append(f"{len(more) + 1} compiles gave the same bits: {confidence(len(more) + 1)}")
         return answer

@@ -57,8 +57,11 @@ def last_stage(folder: str) -> tuple[str, str | None] | None:
     return (stages[-1].pass_name, stages[-1].next_pass) if stages else None
 
 
-def check_name(entry: str, folder: str) -> None:
-    """Raises UsageError for a pass that does not exist, with the nearest ones that do."""
+def check_name(entry: str, folder: str, python: str | None = None) -> None:
+    """Raises UsageError for a pass that does not exist, with the nearest ones that do.
+
+    The library is the installed one, or that of another environment's `python`.
+    """
     place = _PLACE.match(entry)
     name = place[1] if place is not None else entry
     if entry.startswith("@"):
@@ -72,7 +75,7 @@ def check_name(entry: str, folder: str) -> None:
     except DumpError:
         pass
     known -= ALWAYS_THERE
-    if name in known or _in_library(name):
+    if name in known or _in_library(name, _package(python)) or name in _ours():
         return
     near = get_close_matches(name, sorted(known | _ours()), 3)
     hint = f"did you mean {' or '.join(near)}?" if near else "hloscope passes on a dump lists them"
@@ -85,13 +88,20 @@ def _ours() -> set[str]:
     return set(Registry().names())
 
 
-def _in_library(name: str) -> bool:
-    """Whether the installed XLA holds a name as a whole string."""
+def _package(python: str | None) -> Path | None:
+    """The folder of jaxlib."""
+    if python is not None:
+        return next(Path(python).parent.parent.glob("lib/python*/site-packages/jaxlib"), None)
     spec = find_spec("jaxlib")
-    if spec is None or spec.origin is None or not name:
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+
+
+def _in_library(name: str, package: Path | None) -> bool:
+    """Whether XLA's library in a folder holds a name as a whole string."""
+    if package is None or not name:
         return False
     wanted = b"\0" + name.encode("utf-8", "surrogateescape") + b"\0"
-    libraries = sorted(Path(spec.origin).parent.glob("*.so"), key=lambda path: -path.stat().st_size)
+    libraries = sorted(package.glob("*.so"), key=lambda path: -path.stat().st_size)
     for path in libraries[:1]:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if data.find(wanted) >= 0:

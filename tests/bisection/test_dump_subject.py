@@ -229,7 +229,8 @@ def test_the_bundle_holds_what_a_maintainer_needs_and_no_names(tmp_path: Path) -
     code, answer = bisect(dump, "--bundle", bundle)
     assert code == 1 and answer["bundle"] == str(bundle)
     held = {one.name for one in bundle.iterdir()}
-    assert {"report.md", "before.hlo", "after.hlo", "inputs.npz", "expected.npz", "environment.json", "repro.py"} <= held
+    names = {"report.md", "before.hlo", "after.hlo", "inputs.npz", "expected.npz", "environment.json", "repro.py"}
+    assert names <= held
     assert not any(b"secret" in one.read_bytes() for one in bundle.iterdir() if one.suffix != ".npz")
     report = (bundle / "report.md").read_text()
     assert "%minus = subtract(%bs, %a) stands where %minus = subtract(%same, %bs) stood" in report

@@ -235,7 +235,7 @@ class DashboardApp(App[None]):
         if quiet >= _TIDY_SECONDS and self._pressed > self._saved:
             # A terminal that is closed asks nobody.
             self._saved = time.monotonic()
-            self._save()
+            self.remember()
         if self._laid_out:
             if self._screens[self._laid_out].lay_out_ahead(self.size):
                 self._laid_out = ""
@@ -260,7 +260,8 @@ class DashboardApp(App[None]):
         gc.unfreeze()
         self._untidy = self._dropped = True
 
-    def _save(self) -> None:
+    def remember(self) -> None:
+        """Write down where one is."""
         screens = dict(self._kept.get("screens") or {})
         for name, screen in self._screens.items():
             if screen.begun:
@@ -279,7 +280,7 @@ class DashboardApp(App[None]):
 
     async def action_quit(self) -> None:
         """Remember where one was, stop what runs, and end."""
-        self._save()
+        self.remember()
         self.workers.cancel_all()
         self.exit()
 

@@ -144,8 +144,9 @@ def test_corpus_reads_and_prints_back_byte_for_byte(corpus: Path) -> None:
 def test_whole_corpus_reads_and_prints_back_byte_for_byte(corpus: Path) -> None:
     texts = _hlo_texts(corpus, 100_000, limit=50_000_000)
     assert len(texts) > 2000
-    for path, text in texts:
-        short = "short_text" in str(path)
+    # Two of three files are a stage that changed nothing: equal texts are read once.
+    distinct = {(text, "short_text" in str(path)): path for path, text in texts}
+    for (text, short), path in distinct.items():
         module = load_module(text, str(path))
         assert print_module(module, PrintOptions.short() if short else PrintOptions()) == text, path
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -284,29 +285,32 @@ def test_capture_of_a_program_without_jax(tmp_path: Path) -> None:
 
 
 def test_capture_of_a_function(tmp_path: Path) -> None:
-    (tmp_path / "f.py").write_text(FUNCTION)
-    done = child("capture", "--target", "cpu", "f.py:step", cwd=tmp_path)
+    """Options may follow it; the ledger has its name."""
+    (tmp_path / "f.py").write_text(FUNCTION + "\n\ndef boom(x):\n    raise ValueError('no')\n")
+    done = child("capture", "f.py:step", "--arg", "f32[4,16]", "--json", "--target", "cpu", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert [row["module"] for row in json.loads(done.stdout)["rows"]] == ["jit_step"]
     with load(str(tmp_path / "step.ledger")) as run:
-        assert run.source.module == "jit_step"
+        assert run.source.module == "jit_step" and "f32[4,16]" in run.stage_text(0)
         dot = next(run.search(r" dot\(", 0))
         assert run.why(dot.name).source[0].line == 5
+    done = child("capture", "--target", "cpu", "-o", "m", "f.py:boom", "--arg", "f32[2]", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert re.search(r"f\.py:\d+: tracing boom failed: ValueError: no", done.stderr)
+    assert not (tmp_path / "m").exists()
 
 
-def test_options_may_follow_a_function(tmp_path: Path) -> None:
-    (tmp_path / "f.py").write_text("def g(x):\n    return x + 1\n\ndef boom(x):\n    raise ValueError('no')\n")
-    done = child("capture", "-o", "l", "f.py:g", "--arg", "f32[8,16]", "--json", "--target", "cpu", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert [row["module"] for row in json.loads(done.stdout)["rows"]] == ["jit_g"]
-    with load(str(tmp_path / "l")) as run:
-        assert "f32[8,16]" in run.stage_text(0)
+def test_faults_of_a_function_to_capture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "f.py").write_text(FUNCTION)
+    monkeypatch.chdir(tmp_path)
     for words, said in (
-        (["f.py:boom", "--arg", "f32[2]"], "f.py:5: tracing boom failed: ValueError: no"),
-        (["f.py:g", "3", "--arg", "f32[2]"], "f.py:g takes no further argument, got '3'"),
-        (["f.py:g", "--argg", "f32[2]"], "--argg"),
+        (["f.py:step", "3", "--arg", "f32[2]"], "f.py:step takes no further argument, got '3'"),
+        (["f.py:step", "--argg", "f32[2]"], "--argg"),
     ):
-        done = child("capture", "-o", "m", *words, cwd=tmp_path)
-        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+        code, _, err = hloscope(capsys, "capture", "-o", "m", *words)
+        assert code == 2 and said in err and err.count("\n") == 1
     assert not (tmp_path / "m").exists()
 
 

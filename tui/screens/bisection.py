@@ -79,12 +79,22 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
         else:
             whole: dict[str, tuple[int, int]] = {}
             lines = [plain(_live(one, whole), "") for one in self._said[-500:]]
-            empty = (
-                "no probe yet"
-                if self._searching
-                else "Which pass, and which decision in it, made the numbers change? r searches."
-            )
-            self.fill(lines, cursor=len(lines) - 1, empty=empty)
+            if not lines and not self._searching:
+                lines = self._offer()
+            self.fill(lines, cursor=0 if not self._said else len(lines) - 1, empty="no probe yet")
+
+    def _offer(self) -> list[Line]:
+        """What a search would do."""
+        out = [plain("Which pass, and which decision in it, made the numbers change?", "heading"), plain()]
+        if self._stage is not None:
+            what = f"compiles the module of stage {self._stage} pass by pass, and runs what comes out of each"
+            out += [plain(f"r  {what}"), plain("u  searches the whole run instead")]
+        elif self.run.source.kind == "hlo":
+            out.append(plain("r  compiles the module pass by pass, and runs what comes out of each"))
+        else:
+            out.append(plain("r  runs the stages of the compile, from both ends, until the first wrong one is found"))
+        options = "--args ARGS.npz takes your inputs instead of made ones, --oracle FILE.npz what is right"
+        return [*out, plain(f"a  options: --engine xla asks the installed XLA, {options}")]
 
     def _tick(self) -> None:
         if self._searching:
@@ -291,11 +301,11 @@ def _live(text: str, whole: dict[str, tuple[int, int]]) -> str:
     found = _PROBE.match(text)
     if found is None:
         return text
-    probe = {"level": found[1].strip(), "tried": int(found[2]), "low": int(found[3]), "high": int(found[4])}
-    for level, ends in _whole([probe]).items():
-        before = whole.get(level, ends)
-        whole[level] = (min(before[0], ends[0]), max(before[1], ends[1]))
-    return f"  {_range_bar(probe, whole[probe['level']]):<{_BAR}}  {text.strip()}"
+    level = found[1].strip()
+    probe: dict[str, Any] = {"tried": int(found[2]), "low": int(found[3]), "high": int(found[4])}
+    low, high = whole.get(level, (probe["low"], probe["high"]))
+    whole[level] = (min(low, probe["low"]), max(high, probe["high"]))
+    return f"  {_range_bar(probe, whole[level]):<{_BAR}}  {text.strip()}"
 
 
 def _escaped(name: str) -> str:

@@ -250,9 +250,15 @@ after the stage at which they part, rows are the same only to the letter
 
 def _flags_told(a: str, b: str) -> list[str]:
     """What only one side was given."""
-    sides = [dict.fromkeys(one.strip() for one in text.split("  ") if one.strip()) for text in (a, b)]
-    only = [[one for one in sides[at] if one not in sides[1 - at]] for at in (0, 1)]
+    sides = [{_flag(one): one.strip() for one in text.split("  ") if one.strip()} for text in (a, b)]
+    only = [[one for key, one in sides[at].items() if key not in sides[1 - at]] for at in (0, 1)]
     return [f"flags only of {name}: {names(found, FLAGS)}" for name, found in zip("AB", only, strict=True) if found]
+
+
+def _flag(text: str) -> str:
+    """``--name=value`` as a program gives it and ``name: "value"`` as a dump writes it, alike."""
+    name, _, value = text.strip().lstrip("-").replace(": ", "=", 1).partition("=")
+    return name + "=" + value.strip('"')
 
 
 def _is(item: object, a: int, b: int) -> bool:

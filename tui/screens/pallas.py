@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.binding import Binding, BindingType
@@ -25,6 +26,8 @@ _SEVERITIES = {"error": 0, "warning": 1, "information": 2}
 _GRID_ROWS = 12
 _GRID_COLUMNS = 24
 _STEPS = 500
+_AROUND = 3
+"""Lines of the file that are shown before and after the one that a finding is about."""
 _SCRATCH = re.compile(r"Ref<(\w+)>\{(.*)\}")
 _BLOCK = re.compile(r"(?P<name>.*)\[(?P<ranges>[^\]]*)\]")
 
@@ -69,6 +72,8 @@ without --trace the file is only parsed; --trace imports it in a child process, 
         self._data: dict[str, Any] | None = None
         self._step = 0
         self._told: object = None
+        self._files: dict[str, list[str]] = {}
+        """Lines of the files that findings are in."""
 
     def start(self) -> None:
         """Ask for a file."""
@@ -107,13 +112,16 @@ without --trace the file is only parsed; --trace imports it in a child process, 
             return
         self.head(f"hloscope pallas {self._words} …")
 
-        def ask(work: Work) -> child.Answer:
-            return child.ask(["pallas", *words, "--json"], cancelled=work.cancelled)
+        def ask(work: Work) -> tuple[child.Answer, dict[str, list[str]]]:
+            answer = child.ask(["pallas", *words, "--json"], cancelled=work.cancelled)
+            found = cast("list[dict[str, Any]]", (answer.data or {}).get("findings") or [])
+            return answer, {name: _text(name) for name in {str(one.get("file")) for one in found}}
 
         self.ask_core(ask, self._put, group="pallas", what="pallas", failed=self.fault)
 
-    def _put(self, answer: child.Answer) -> None:
+    def _put(self, found: tuple[child.Answer, dict[str, list[str]]]) -> None:
         self.say("")
+        answer, self._files = found
         if answer.data is None:
             self.fault(answer.said[-1] if answer.said else f"it ended with code {answer.code} and no answer")
             return
@@ -130,18 +138,29 @@ without --trace the file is only parsed; --trace imports it in a child process, 
             f"{counted(counts['warning'], 'warning')}"
         )
         lines: list[Line] = [Line("findings", "heading")] if findings else []
+        wide = max((len(str(one.get("code"))) for one in findings), default=0)
         for one in sorted(findings, key=lambda one: _SEVERITIES.get(str(one.get("severity")), len(_SEVERITIES))):
             severity = str(one.get("severity"))
-            text = f"  {severity:<11} {one.get('line')}: {one.get('message')}  [{one.get('code')}]"
-            parts = ((f"  {severity:<11} ", _MARKS.get(severity, "note")), (text[14:], ""))
-            lines.append(Line(text, "", differs=parts, item=one))
+            code, rest = f"{one.get('code')!s:<{wide}}", f"  {one.get('message')}"
+            parts = (
+                (f"  {severity:<11} ", _MARKS.get(severity, "note")),
+                (f"{one.get('line')!s:>4}  ", "note"),
+                (code, ""),
+                (rest, "note"),
+            )
+            lines.append(Line("".join(text for text, _ in parts), "", differs=parts, item=one))
         lines.append(Line("kernels", "heading"))
+        rows = [("name", "line", "grid", "steps")]
         for one in calls:
-            grid = "×".join("?" if bound is None else str(bound) for bound in one.get("grid") or []) or "1"
-            steps = f", {one['steps']:,} steps" if one.get("steps") is not None else ""
-            text = f"  {one.get('name')}  line {one.get('line')}: grid {grid}{steps}"
-            lines.append(Line(text, "", differs=((text, ""),), item=one))
-        self.fill(lines, cursor=1 if len(lines) > 1 else 0)
+            grid = "×".join("?" if bound is None else str(bound) for bound in one.get("grid") or []) or "-"
+            steps = f"{one['steps']:,}" if one.get("steps") is not None else "?"
+            rows.append((str(one.get("name")), str(one.get("line")), grid, steps))
+        first, *texts = columns(rows, right=(1, 3))
+        if calls:
+            lines.append(plain(f"  {first}"))
+        for one, text in zip(calls, texts, strict=True):
+            lines.append(Line(f"  {text}", "", differs=((f"  {text}", ""),), item=one))
+        self.fill(lines, cursor=next((n for n, line in enumerate(lines) if line.item is not None), 0))
 
     def details(self, item: object, line: Line) -> Sequence[Line]:
         """A finding with its fix, or a kernel with its blocks and grid."""
@@ -159,6 +178,7 @@ without --trace the file is only parsed; --trace imports it in a child process, 
             plain(f"  {one.get('message')}", ""),
         ]
         out.append(Line(f"  at {place.file}:{place.line}  (e opens it)", "note", item=place))
+        out += self._excerpt(place)
         for other in one.get("related") or []:
             at = _Place(str(other.get("file")), int(other.get("line") or 1))
             out.append(Line(f"  {at.file}:{at.line}: {other.get('message')}", "note", item=at))
@@ -179,6 +199,20 @@ without --trace the file is only parsed; --trace imports it in a child process, 
         )
         rest = {key: value for key, value in one.items() if key not in known and value not in (None, "", [], {}, 0)}
         return out + [plain(f"  {key} {value}") for key, value in rest.items()]
+
+    def _excerpt(self, place: _Place) -> list[Line]:
+        """The lines of the file around a place."""
+        text = self._files.get(place.file, ())
+        first = max(0, place.line - 1 - _AROUND)
+        out: list[Line] = [plain()] if text else []
+        for number, line in enumerate(text[first : place.line + _AROUND], first + 1):
+            here = number == place.line
+            shown: tuple[tuple[str, Mark], ...] = (
+                (f"  {'▶' if here else ' '} {number:>4}  ", "warning" if here else "note"),
+                (line, "strong" if here else ""),
+            )
+            out.append(Line("".join(part for part, _ in shown), "", differs=shown, item=_Place(place.file, number)))
+        return out
 
     def _call(self, one: dict[str, Any]) -> list[Line]:
         place = _Place(str(one.get("file")), int(one.get("line") or 1))
@@ -320,6 +354,13 @@ without --trace the file is only parsed; --trace imports it in a child process, 
     def recall(self, values: dict[str, Any]) -> None:
         """The file."""
         self._words = str(values.get("words") or "")
+
+
+def _text(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def _only_read(words: str) -> str:

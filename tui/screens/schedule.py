@@ -15,11 +15,13 @@ from hloscope.tui.navigation import Place
 from hloscope.tui.questions import Schedule, Step, schedule
 from hloscope.tui.screens.base import Work
 from hloscope.tui.screens.two_panes import TwoPanesScreen
-from hloscope.tui.show import bar, columns, names, show_bytes, show_us
+from hloscope.tui.show import bar, columns, counted, names, show_bytes, show_us
 
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
+_KERNELS = frozenset({"fusion", "custom-call", "dot", "convolution", "sort"})
+"""Opcodes that take time whenever they run."""
 _BAR = 14
 
 
@@ -129,9 +131,12 @@ t shows the sequence of thunks of a dump that has it
         if found is None or not found.length:
             return "critical path: no step is known to take time"
         what = "of" if found.unit == "us" else "moved of"
+        silent = [one.name for one in self._steps if one.opcode in _KERNELS and not found.weights.get(one.name)]
+        unknown = f"\nof {counted(len(silent), 'kernel')} no time is known: {names(silent, 3)}" if silent else ""
         return (
             f"critical path: {len(found.path):,} steps, {self._weight(found.length)} {what} {self._weight(found.work)}"
             f"; at most {found.at_once:.1f} times as fast if all that can did run together"
+            + (unknown if found.unit == "us" else "")
         )
 
     def _critical_lines(self, name: str) -> list[Line]:

@@ -7,6 +7,7 @@ thing there and the wrong thing in an executable. These checks look at the modul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from hloscope.core.analysis.alias import AliasAnalysis
     from hloscope.core.analysis.live_range import HloLiveRange
+    from hloscope.core.buffers.allocation import BufferAssignment
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
 
@@ -38,10 +40,25 @@ class Unsafe:
 
 
 # ---------------------------------------------------------------- orders
-def control_edges(module: HloModule) -> list[tuple[HloInstruction, HloInstruction]]:
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A control edge as it stood in a module that may have changed since."""
+
+    first: str
+    second: str
+    said: tuple[tuple[str, tuple[str, ...]], ...]
+    """Opcode and names of the operands of both ends."""
+
+    @property
+    def of_copies(self) -> bool:
+        """Whether both ends are copies."""
+        return all(opcode == "copy" for opcode, _ in self.said)
+
+
+def control_edges(module: HloModule) -> list[Edge]:
     """All control edges, the earlier instruction first."""
     return [
-        (before, after)
+        Edge(before.name, after.name, (_said(before), _said(after)))
         for computation in module.computations
         for after in computation
         for before in after.control_predecessors
@@ -49,25 +66,26 @@ def control_edges(module: HloModule) -> list[tuple[HloInstruction, HloInstructio
 
 
 def lost_orders(
-    before: HloModule, after: HloModule, *, copies: bool = False, sequence: bool = True
+    before: HloModule | Sequence[Edge], after: HloModule, *, copies: bool = False, sequence: bool = True
 ) -> list[Unsafe]:
     """Control edges of one module between instructions that the other still has, and that nothing orders there.
 
     Edges between two copies count where `copies` is set: copy insertion makes, renames and removes them again. Without
     `sequence` the place in a schedule is no order: the next pass that schedules is free to change it.
     """
-    edges = control_edges(before)
+    edges = before if isinstance(before, Sequence) else control_edges(before)
     if not edges:
         return []
     places: dict[str, HloInstruction] = {one.name: one for one in after.instructions()}
     found: list[Unsafe] = []
-    for first, second in edges:
-        one, other = places.get(first.name), places.get(second.name)
+    for edge in edges:
+        one, other = places.get(edge.first), places.get(edge.second)
         if one is None or other is None or one.parent is not other.parent:
             continue
-        if not _is_still(first, one) or not _is_still(second, other) or _ordered(one, other, after, sequence):
+        # Names are given again: only where it is the same instruction.
+        if (_said(one), _said(other)) != edge.said or _ordered(one, other, after, sequence):
             continue
-        if first.opcode == second.opcode == "copy" and not copies:
+        if edge.of_copies and not copies:
             continue  # what they guard shows in the buffers
         if after.is_scheduled and not sequence and _ordered(one, other, after):
             said = f"only the schedule orders %{other.name} after %{one.name} now: a control edge is gone"
@@ -77,9 +95,8 @@ def lost_orders(
     return found
 
 
-def _is_still(before: HloInstruction, after: HloInstruction) -> bool:
-    """Whether two instructions of one name are the same: names are given again."""
-    return before.opcode == after.opcode and [x.name for x in before.operands] == [x.name for x in after.operands]
+def _said(one: HloInstruction) -> tuple[str, tuple[str, ...]]:
+    return one.opcode, tuple(operand.name for operand in one.operands)
 
 
 def _ordered(one: HloInstruction, other: HloInstruction, module: HloModule, by_sequence: bool = True) -> bool:
@@ -124,10 +141,8 @@ def shares_wrongly(module: HloModule, target: str | None, *, copied: bool = Fals
     """
     if not any(one.opcode in _IN_PLACE for one in module.instructions()):
         return []
-    from hloscope.core.analysis.live_range import HloLiveRange
     from hloscope.core.buffers.assignment import assign_buffers, backend_of
     from hloscope.core.buffers.copy_insertion import CopyInsertion
-    from hloscope.core.buffers.hazards import HAZARDS, find_hazards, places_of
     from hloscope.core.schedule.memory_scheduler import HloMemoryScheduler
 
     try:
@@ -137,15 +152,20 @@ def shares_wrongly(module: HloModule, target: str | None, *, copied: bool = Fals
             if not copied:
                 CopyInsertion().run(own, context)
             HloMemoryScheduler().run(own, context)
-        assignment = assign_buffers(own, backend_of(target))
-        live = HloLiveRange(assignment.analysis)
-        found = find_hazards(assignment.analysis, live, places_of(assignment))
-        late = _read_late(assignment.analysis, live)
+        return assigned_wrongly(assign_buffers(own, backend_of(target)))
     except (HloscopeError, InternalError):
         return []
-    return late + [
+
+
+def assigned_wrongly(assignment: BufferAssignment) -> list[Unsafe]:
+    """Values of an assignment that share storage although both are needed."""
+    from hloscope.core.analysis.live_range import HloLiveRange
+    from hloscope.core.buffers.hazards import HAZARDS, find_hazards, places_of
+
+    live = HloLiveRange(assignment.analysis)
+    return _read_late(assignment.analysis, live) + [
         Unsafe("buffers", one.instruction, f"%{one.instruction}: {HAZARDS[one.code]}: {one.message}")
-        for one in found
+        for one in find_hazards(assignment.analysis, live, places_of(assignment))
         if one.severity == "error"
     ]
 

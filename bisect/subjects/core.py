@@ -328,8 +328,14 @@ def _candidates(context: PassContext) -> list[PassRun]:
     return [
         run
         for run in context.runs
-        if not run.is_pipeline and run.name != PIPELINE_START and (run.changed or run.error is not None or run.touched)
+        if not run.is_pipeline
+        and run.name != PIPELINE_START
+        and (run.changed or run.error is not None or run.touched or run.name in PLACES)
     ]
+
+
+PLACES = frozenset({"buffer-assignment"})
+"""Passes whose work shows beside the module."""
 
 
 def _asked(subject: CoreSubject, guilty: PassRun, skip: tuple[int, ...]) -> int:

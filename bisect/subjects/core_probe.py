@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hloscope.bisect.journal import digest
-from hloscope.bisect.safety import Unsafe, first_new, layout_faults, lost_orders, shares_wrongly
+from hloscope.bisect.safety import (
+    Unsafe,
+    assigned_wrongly,
+    control_edges,
+    first_new,
+    layout_faults,
+    lost_orders,
+    shares_wrongly,
+)
 from hloscope.bisect.search import Outcome
 from hloscope.core.errors import HloscopeError
-from hloscope.core.passes.context import PassContext
+from hloscope.core.passes.context import PassContext, PassRun
 from hloscope.core.passes.flags import PassFlags
 from hloscope.core.passes.gate import DecisionFilter, GateHandler
 from hloscope.core.passes.pipelines import check_names, compile_module, transforms_pipeline, whole_pipeline
@@ -25,11 +33,30 @@ from hloscope.core.text import load_module, print_module
 
 if TYPE_CHECKING:
     from hloscope.bisect.oracles import Oracle
+    from hloscope.core.buffers.allocation import BufferAssignment
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.ledger import LedgerWriter
     from hloscope.core.passes.interface import HloPass
 
 _MANY = 1 << 62
+
+
+class WatchedContext(PassContext):
+    """A compile whose control edges are watched from pass to pass: fusion hides from the final module what was lost."""
+
+    _module: HloModule | None = None
+
+    def watch(self, module: HloModule) -> None:
+        """Look at the module before the first pass, and from then on after each that changes it."""
+        self.lost: list[Unsafe] = []
+        self._module, self._edges = module, control_edges(module)
+
+    def pop_run(self, run: PassRun) -> None:
+        """End a run."""
+        super().pop_run(run)
+        if self._module is not None and not run.is_pipeline and (run.changed or run.touched):
+            self.lost += lost_orders(self._edges, self._module)
+            self._edges = control_edges(self._module)
 
 
 @dataclass(frozen=True)
@@ -70,7 +97,8 @@ class CoreSubject:
         module = self.module.clone()
         entries = tuple(f"@{number}" for number in skip)
         flags = replace(self.flags, xla_disable_hlo_passes=(*self.flags.xla_disable_hlo_passes, *entries))
-        context = PassContext(ledger, None, flags, self.target, handlers=handlers)
+        context = WatchedContext(ledger, None, flags, self.target, handlers=handlers)
+        context.watch(module)
         try:
             compile_module(module, self.pipeline(), context, self.registry)
         except HloscopeError as error:
@@ -174,24 +202,51 @@ class CoreJudge:
         changed = {run.name for run in context.runs if run.changed}
         layouts, copied = "layout-assignment" in changed, "copy-insertion" in changed
         text = print_module(module)
-        key = digest(text, str(layouts), str(copied))
+        assignment = _assignment_of(context)
+        lost = context.lost if isinstance(context, WatchedContext) else []
+        key = digest(text, str(layouts), str(copied), _places_text(assignment), repr(lost))
         found = subject.memo.get(key)
         if found is None:
-            found = self._judge(subject, module, layouts, copied)
+            found = self._judge(subject, module, layouts, copied, assignment, lost)
             subject.memo[key] = found
         return found
 
-    def _judge(self, subject: CoreSubject, module: HloModule, layouts: bool, copied: bool) -> Outcome:
+    def _judge(
+        self,
+        subject: CoreSubject,
+        module: HloModule,
+        layouts: bool,
+        copied: bool,
+        assignment: BufferAssignment | None,
+        lost: Sequence[Unsafe],
+    ) -> Outcome:
         seen = self.oracle.judge(module)
         if seen.kind != "right" or self.values_only:
             return seen
-        unsafe = [*lost_orders(subject.module, module)]
+        unsafe = [*lost, *lost_orders(subject.module, module)]
         if layouts:
             unsafe += layout_faults(module)
         new = first_new(unsafe, self.known)
         if new is None:
-            new = first_new(shares_wrongly(module, subject.target, copied=copied), self.known)
+            shared = (
+                assigned_wrongly(assignment)  # what the compile itself came to
+                if assignment is not None
+                else shares_wrongly(module, subject.target, copied=copied)
+            )
+            new = first_new(shared, self.known)
         return seen if new is None else Outcome("wrong", new.sentence, aspect=new.kind)
+
+
+def _assignment_of(context: PassContext) -> BufferAssignment | None:
+    from hloscope.core.buffers.allocation import BufferAssignment
+
+    return context.assignment if isinstance(context.assignment, BufferAssignment) else None
+
+
+def _places_text(assignment: BufferAssignment | None) -> str:
+    if assignment is None:
+        return ""
+    return repr([(value.short(), one.index, chunk) for value, one, chunk in assignment.placed()])
 
 
 @dataclass(frozen=True)

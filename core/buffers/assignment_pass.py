@@ -83,6 +83,7 @@ class BufferAssignmentPass:
             may_share=may_share,
             may_place=may_place,
         )
+        ctx.assignment = assignment
         if ctx.ledger.enabled:
             record(assignment, ctx.ledger)
         if ctx.ledger.enabled or (ctx.dumps is not None and ctx.dumps.enabled):

@@ -95,6 +95,8 @@ class PassContext:
         """Where pass dumps go; None for nowhere."""
         self.reports: dict[FileKind, str] = {}
         """Texts that belong to the final module, by kind; they go into the dump and the ledger with it."""
+        self.assignment: object | None = None
+        """The last buffer assignment that a pass made, for whoever looks at the compile afterwards."""
         self.lineage = Lineage()
         self.runs: list[PassRun] = []
         """All runs so far, by pass id."""

@@ -16,9 +16,13 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
-import click
+try:
+    import click
 
-from hloscope.core.errors import HloscopeError, UsageError
+    from hloscope.core.errors import HloscopeError, UsageError
+except KeyboardInterrupt:  # Ctrl-C right after the start
+    print("hloscope: interrupted", file=sys.stderr)
+    raise SystemExit(130) from None
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -402,6 +402,12 @@ def test_ctrl_c_in_the_middle_of_an_import(fixtures: Path, tmp_path: Path) -> No
         assert run.stage_text(0)
 
 
+def test_ctrl_c_before_there_is_a_command(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
+    done = child("ls", "x", env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "hloscope: interrupted\n")
+
+
 def test_a_killed_import_can_be_read(fixtures: Path, tmp_path: Path) -> None:
     ledger = tmp_path / "run.ledger"
     process = subprocess.Popen(

@@ -24,6 +24,8 @@ PROGRAMS: dict[str, str] = run_path(str(FOLDER / "programs.py"))["PROGRAMS"]
 EARLY = "dce,cse,algsimp{},dce,tuple-simplifier,reshape-mover,cse"
 LAYOUT = "algsimp,dce,layout-assignment{},algsimp,copy-insertion,hlo-memory-scheduler"
 COPIES = "algsimp,dce,layout-assignment,copy-insertion{},hlo-memory-scheduler"
+HIDDEN = "dce,flatten-call-graph{},algsimp,layout-assignment,fusion,dce,copy-insertion,hlo-memory-scheduler"
+PLACED = "algsimp,dce,layout-assignment,copy-insertion,hlo-memory-scheduler,buffer-assignment{}"
 FUSED = "tuple-simplifier,dce{},tuple-simplifier,simplify-conditional"
 
 # fault, program, passes ({} is where it is planted), the pass, the instruction, verdict, pair
@@ -69,6 +71,8 @@ bitcast-of-other-order layouts LAYOUT layout-assignment copy
 entry-layout layouts LAYOUT layout-assignment out
 copy-dropped storage COPIES copy-insertion copy unsafe-buffers
 in-place-fusion fused FUSED dce head unsafe-buffers
+control-edge-dropped hidden HIDDEN flatten-call-graph second
+overlapping-places:1 heap PLACED buffer-assignment c unsafe-buffers
 """
 CASES = [line.split() for line in TABLE.strip().split("\n")]
 

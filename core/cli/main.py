@@ -5,12 +5,13 @@ A command is a row of ``COMMANDS`` (its module is imported when it is used, so t
 ``bisect`` are found, and how another package adds its own). A command function returns its exit code, or None for 0.
 
 Exit codes: 0 done; 1 the answer is "no"; 2 bad usage or unusable input; 70 a bug of hloscope's own; 130 interrupted;
-141 the reader of our output went away.
+141 the reader of our output went away; 143 terminated.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -31,6 +32,7 @@ EXIT_UNUSABLE = 2
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+EXIT_TERMINATED = 143
 
 COMPLETION = "_HLOSCOPE_COMPLETE"
 """Set by a shell that asks for completions; the name is click's convention."""
@@ -122,6 +124,10 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: the same is undone, and the same child processes are ended, as after Ctrl-C."""
+
+
 def run(args: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; every failure has become one line on stderr."""
     try:
@@ -131,6 +137,8 @@ def run(args: Sequence[str] | None = None) -> int:
         return _fail(str(error), error.exit_code)
     except click.ClickException as error:
         return _fail(_usage_line(error), EXIT_UNUSABLE)
+    except Terminated:
+        return _fail("terminated", EXIT_TERMINATED)
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
@@ -162,7 +170,14 @@ def main() -> NoReturn:
         if reconfigure is not None:
             # A dump may hold any file name; a terminal of another encoding must not end in an exception.
             reconfigure(errors="backslashreplace")
+    if sys.argv[1:2] and sys.argv[1] in COMMANDS:  # the screen and the servers have ends of their own
+        signal.signal(signal.SIGTERM, _terminated)
     sys.exit(run())
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough while things are put in order
+    raise Terminated
 
 
 def _entry_points() -> dict[str, EntryPoint]:

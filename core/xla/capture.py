@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from hloscope.core.dumps.directory import open_dump
 from hloscope.core.dumps.filenames import CAPTURE_FILE, PASS_LOG_FILE
@@ -240,9 +240,9 @@ def _run(argv: list[str], env: dict[str, str], log_path: str, stderr: BinaryIO, 
     """Runs the program to its end; its stderr goes on to ours, the compiler's log lines to a file."""
     reader, writer = _stderr_channel(stderr)
     # Ctrl-C reaches the program through the terminal; what it compiled until then is still imported.
-    with _interrupts_ignored():
+    with _signals_are_the_programs() as signals:
         try:
-            child = subprocess.Popen(argv, env=env, stderr=writer, pass_fds=held)
+            child = signals.child = subprocess.Popen(argv, env=env, stderr=writer, pass_fds=held)
         except OSError as error:
             os.close(reader)
             raise UsageError(f"{argv[0]}: {(error.strerror or str(error)).lower()}") from None
@@ -281,18 +281,29 @@ def _stderr_channel(stderr: BinaryIO) -> tuple[int, int]:
     return os.pipe()
 
 
-class _interrupts_ignored:
-    """SIGINT does nothing to this process while the program runs; children get the default again."""
+class _signals_are_the_programs:
+    """SIGINT does nothing to this process while the program runs and SIGTERM is passed on to it; children get the
+    defaults again."""
 
-    def __enter__(self) -> None:
-        self._old: Callable[[int, FrameType | None], object] | int | None = None
+    child: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._old: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
         if threading.current_thread() is threading.main_thread():
             # A handler (not SIG_IGN) is reset in the child by exec.
-            self._old = signal.signal(signal.SIGINT, lambda number, frame: None)
+            self._old[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
+            self._old[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._end)
+        return self
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        if self.child is None:
+            raise SystemExit(128 + number)
+        self.child.terminate()
 
     def __exit__(self, *_: object) -> None:
-        if self._old is not None:
-            signal.signal(signal.SIGINT, self._old)
+        for number, old in self._old.items():
+            if old is not None:
+                signal.signal(number, old)
 
 
 def _pump(reader: int, stderr: BinaryIO, log: BinaryIO) -> None:

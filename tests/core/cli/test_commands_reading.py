@@ -380,7 +380,8 @@ main()
 """
 
 
-def test_ctrl_c_in_the_middle_of_an_import(fixtures: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_a_signal_in_the_middle_of_an_import(fixtures: Path, tmp_path: Path, number: int, word: str) -> None:
     ledger = tmp_path / "run.ledger"
     source = fixtures / "dumps/gpu"
     before = {path.name: path.read_bytes() for path in source.iterdir()}
@@ -391,10 +392,10 @@ def test_ctrl_c_in_the_middle_of_an_import(fixtures: Path, tmp_path: Path) -> No
     assert process.stdout is not None
     for _ in range(12):
         process.stdout.readline()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err == "hloscope: interrupted\n"
+    assert process.returncode == 128 + number
+    assert err == f"hloscope: {word}\n"
     assert {path.name: path.read_bytes() for path in source.iterdir()} == before
     with load(str(ledger)) as run:
         assert any("did not finish" in note for note in run.notes)

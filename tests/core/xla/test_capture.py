@@ -154,6 +154,25 @@ def test_ctrl_c_ends_the_program_and_imports_what_is_there(tmp_path: Path, monke
     assert "KeyboardInterrupt" in done.stderr
 
 
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_sigterm_is_passed_on_to_the_program(tmp_path: Path) -> None:
+    """A scheduler ends the capture, which must not leave the program running."""
+    words = ["capture", "-o", str(tmp_path / "run.ledger"), "--", "sh", "-c", "echo $$; exec sleep 120"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "hloscope.core.cli.main", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        program = int(process.stdout.readline())
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 143 and "compiled nothing" in said and "Traceback" not in said
+    with pytest.raises(ProcessLookupError):
+        os.kill(program, 0)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals and locks")
 def test_what_a_killed_capture_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))

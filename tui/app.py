@@ -22,6 +22,7 @@ from textual.color import Color
 from textual.message import Message
 
 from hloscope.core.errors import HloscopeError
+from hloscope.tui.far import FarRun
 from hloscope.tui.navigation import SCREENS, TITLES, History, Place, neighbour
 from hloscope.tui.palette import Actions
 from hloscope.tui.screens import import_all, make_screen
@@ -184,6 +185,9 @@ class DashboardApp(App[None]):
         """Garbage is collected as everywhere again."""
         if self._delivery is not None:
             self._delivery.cancel()
+        if isinstance(self.run_opened, FarRun):
+            # Threads that wait for an answer would keep the process from ending.
+            self.run_opened.abandon()
         gc.set_threshold(700, 10, 10)
         gc.unfreeze()
 

@@ -96,7 +96,7 @@ class _Link:
         self._sending = threading.Lock()
         self._waiting: dict[int, _Waiting] = {}
         self._numbers = 0
-        self.lost = False
+        self.lost = self.abandoned = False
         threading.Thread(target=self._listen, daemon=True).start()
 
     @property
@@ -125,6 +125,8 @@ class _Link:
                 raise CancelledError("cancelled")
             if self.lost:
                 self._waiting.pop(number, None)
+                if self.abandoned:
+                    raise CancelledError("cancelled")
                 raise UnsupportedError(f"the process that reads for the dashboard {self._end()}; ask again")
         return waiting.kind, waiting.data
 
@@ -180,6 +182,14 @@ class _Desk:
                 self._link = _Link()
             return self._link
 
+    def abandon(self) -> None:
+        """End the reader; who waits for it is told that the answer is no longer wanted."""
+        with self._lock:
+            if self._link is not None:
+                self._link.abandoned = True
+                self._link.close()
+                self._link = None
+
     def leave(self, spec: Spec) -> None:
         """A run is closed; the last one ends the reader."""
         self.users -= 1
@@ -225,6 +235,10 @@ class FarRun(Run):
     def reader_pid(self) -> int:
         """The process that reads."""
         return self._desk.link().pid
+
+    def abandon(self) -> None:
+        """Nobody waits any more for what was asked; the reader ends, and is started anew for the next question."""
+        self._desk.abandon()
 
     def close(self) -> None:
         super().close()

@@ -27,7 +27,7 @@ from hloscope.tui.navigation import Place
 from hloscope.tui.questions import source_line
 from hloscope.tui.search import matching_names
 from hloscope.tui.widgets.key_line import KeyLine
-from hloscope.tui.widgets.line_pane import LinePane
+from hloscope.tui.widgets.line_pane import LinePane, matches
 from hloscope.tui.widgets.plain import blank_lines
 from hloscope.tui.widgets.status_line import StatusLine
 from hloscope.tui.widgets.tab_bar import TabBar
@@ -55,6 +55,9 @@ WIDE = 130
 
 SEARCHED_STAGES = 8
 """Stages in which a search looks for what the lines of a pane do not show."""
+
+AT_ONCE = 2_000
+"""Rows that are made on the thread that answers keys."""
 
 _PROGRESS_SECONDS = 0.2
 """Time between two reports of progress that are shown."""
@@ -274,6 +277,14 @@ class RunScreen(Screen[None]):
             self.say(f"{what} …")
         self.run_worker(job, thread=True, exclusive=True, group=group, exit_on_error=False)
 
+    def made(self, rows: int, make: Callable[[], T], then: Callable[[T], None], *, group: str = "rows") -> None:
+        """`then` with what `make` gives: at once where it is made of few rows, else by a thread, keys being answered
+        meanwhile."""
+        if rows <= AT_ONCE:
+            then(make())
+        else:
+            self.ask_core(lambda work: make(), then, group=group)
+
     def _from_thread(self, worker: Worker[Any], action: Callable[[], object]) -> None:
         """Do something on the application's thread, unless nobody wants it any more."""
 
@@ -403,25 +414,32 @@ class RunScreen(Screen[None]):
         pane = self.pane
         if pane is None or not self.is_pattern(text):
             return
-        count = pane.find(text or None)
         if not text:
+            pane.find(None)
             self.say("")
             return
-        # What the lines do not show is looked up in the modules that they are about.
-        lines = [line for line in pane.lines if line.instruction is not None]
-        stages = sorted({self.searched(line) for line in lines}, reverse=True)[:SEARCHED_STAGES]
+        lines = pane.drawn
+
+        def seen(found: list[int]) -> None:
+            if pane.is_attached and pane.drawn is lines:
+                self._tell_matches(pane, pane.find(text, matching=found), frozenset(), more=" …")
+                self.ask_core(lambda work: self._beyond(work, text, lines), known, group="search")
+
+        def known(answer: tuple[frozenset[str], list[int]]) -> None:
+            names, found = answer
+            if pane.is_attached and pane.drawn is lines:
+                count = pane.find(text, names, go=not pane.matched, matching=found)
+                self._tell_matches(pane, count, names)
+
+        self.made(len(lines), lambda: matches(lines, text), seen, group="search")
+
+    def _beyond(self, work: Work, text: str, lines: Sequence[Line]) -> tuple[frozenset[str], list[int]]:
+        """What the lines do not show is looked up in the modules that they are about."""
+        stages = sorted({self.searched(one) for one in lines if one.instruction is not None}, reverse=True)
         if not stages:
-            self._tell_matches(pane, count, frozenset())
-            return
-
-        def put(names: frozenset[str]) -> None:
-            if pane.is_attached:
-                self._tell_matches(pane, pane.find(text, names, go=not count), names)
-
-        self._tell_matches(pane, count, frozenset(), more=" …")
-        self.ask_core(
-            lambda work: call(matching_names, self.run, stages, text, cancelled=work.cancelled), put, group="search"
-        )
+            return frozenset(), matches(lines, text)
+        names = call(matching_names, self.run, stages[:SEARCHED_STAGES], text, cancelled=work.cancelled)
+        return names, matches(lines, text, names)
 
     def searched(self, line: Line) -> int:
         """The stage in which the instruction of a line is looked at by a search."""

@@ -87,6 +87,18 @@ priority: a place in the queue, with the time that fusing would save; ineligible
         report = self._report
         if report is None:
             return
+
+        def put(found: tuple[str, str, list[Line]]) -> None:
+            head, titles, made = found
+            self.head(head, titles)
+            cursor = next((at for at, line in enumerate(made) if line.instruction == self._subject), 0)
+            self._subject = ""
+            self.fill(made, cursor=cursor, empty="no decision matches; p and v change the filter")
+
+        self.made(len(report.rows), lambda: self._rows(report), put)
+
+    def _rows(self, report: FusionReport) -> tuple[str, str, list[Line]]:
+        """The lines above, and the decisions that the filters let through."""
         wanted = self._words.casefold()
         rows = [row for row in report.rows if not self._verdict or row.verdict == self._verdict]
         if self._queue:
@@ -122,11 +134,10 @@ priority: a place in the queue, with the time that fusing would save; ineligible
             "inferred": "inferred from the stages",
         }[report.how]  # fmt: skip
         filters = ", ".join(filter(None, (self._verdict, repr(self._words) if self._words else "")))
-        self.head(
+        head = (
             f"{len(report.rows):,} decisions {how}: {said}"
             + (f"; shown: {len(shown):,} ({filters})" if filters else "")
-            + "".join(f"\nnote: {one}" for one in report.notes[:2]),
-            lines[0],
+            + "".join(f"\nnote: {one}" for one in report.notes[:2])
         )
         marks = {"fused": "added", "refused": "removed", "ineligible": "modified"}
         made: list[Line] = []
@@ -135,9 +146,7 @@ priority: a place in the queue, with the time that fusing would save; ineligible
             end = at + len(row.verdict)
             parts = ((text[:at], "note"), (row.verdict, marks.get(row.verdict, "note")), (text[end:], ""))
             made.append(Line(text, "", row.producer, differs=parts, item=row))
-        cursor = next((at for at, row in enumerate(shown) if row.producer == self._subject), 0)
-        self._subject = ""
-        self.fill(made, cursor=cursor, empty="no decision matches; p and v change the filter")
+        return head, lines[0], made
 
     # ---------------------------------------------------------------- one decision
     def details(self, item: object, line: Line) -> Sequence[Line]:

@@ -15,7 +15,7 @@ from hloscope.tui.navigation import Place
 from hloscope.tui.questions import Schedule, Step, schedule
 from hloscope.tui.screens.base import Work
 from hloscope.tui.screens.two_panes import TwoPanesScreen
-from hloscope.tui.show import bar, columns, counted, names, show_bytes, show_us
+from hloscope.tui.show import bar, clipped, columns, counted, names, show_bytes, show_us
 
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
@@ -47,6 +47,8 @@ t shows the sequence of thunks of a dump that has it
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._steps: Sequence[Step] = ()
+        self._when: dict[str, int] = {}
+        """Step of each instruction."""
         self._thunks: Sequence[str] | None = None
         self._show_thunks = False
         self._peak = 0
@@ -67,6 +69,7 @@ t shows the sequence of thunks of a dump that has it
 
     def _put(self, found: Schedule) -> None:
         self._steps, self._thunks, self._peak, self._origin = found.steps, found.thunks, found.peak, found.origin
+        self._when = {one.name: one.number for one in found.steps}
         self.say("")
         self._list()
         self.ask_core(
@@ -82,36 +85,43 @@ t shows the sequence of thunks of a dump that has it
         self._list(self.rows.cursor)
 
     def _list(self, cursor: int = 0) -> None:
+        def put(found: tuple[str, str, list[Line]]) -> None:
+            self.head(*found[:2])
+            self.fill(found[2], cursor=cursor, empty="no schedule")
+
+        self.made(len(self._steps), self._rows, put)
+
+    def _rows(self) -> tuple[str, str, list[Line]]:
+        """The lines above, and the rows."""
         thunks = f"; {len(self._thunks):,} lines of thunks (t)" if self._thunks else "; the dump has no thunk sequence"
-        self.head(f"{len(self._steps):,} steps, {self._origin}{thunks}", "")
         if self._show_thunks and self._thunks:
             names_of = {re.sub(r"[^\w]", "_", one.name): one.name for one in self._steps}
             made: list[Line] = []
             for line in self._thunks:
                 found = next((names_of[word] for word in line.split() if word in names_of), None)
                 made.append(plain(line, "", instruction=found))
-            self.fill(made)
-            return
+            return f"{len(self._steps):,} steps, {self._origin}{thunks}", "", made
         known = [one.used for one in self._steps if one.used is not None]
         most, least = max(known, default=0), min(known, default=0)
         # Parameters lie there all the time: the bar tells what is above the least, which is what changes.
         floor = least if least < most else 0
+        roomy = self.size.width >= 100
         weights = self._critical.weights if self._critical is not None else {}
         steps = [one for one in self._steps if not self._only_critical or one.name in self._on_path]
         cells = [
             (
                 str(one.number),
                 "●" if one.name in self._on_path else "",
-                one.opcode,
-                one.name,
+                one.opcode if roomy else clipped(one.opcode, 12),
+                one.name if roomy else clipped(one.name, 24),
                 self._weight(weights[one.name]) if weights.get(one.name) else "",
                 show_bytes(one.used) if one.used is not None else "",
-                bar((one.used or 0) - floor, most - floor, _BAR if self.size.width >= 100 else _BAR // 2),
+                bar((one.used or 0) - floor, most - floor, _BAR if roomy else _BAR // 2),
             )
             for one in steps
         ]
         takes = "moves" if self._critical is not None and self._critical.unit != "us" else "takes"
-        above = f"above {show_bytes(floor)}" if floor else ""
+        above = f"above {show_bytes(floor)}" if floor and roomy else ""
         titles = ("step", "", "opcode", "instruction", takes, "in use", above)
         lines = columns([titles, *cells], right=(0, 4, 5), widest=28)
         made = []
@@ -120,8 +130,7 @@ t shows the sequence of thunks of a dump that has it
             kind = "bar2" if one.number == self._peak else "bar"
             made.append(Line(text, "", one.name, differs=((text[:cut], ""), (text[cut:], kind)), item=one))
         told = f"\n{self._critical_words()}" if self._critical is not None else ""
-        self.head(f"{len(self._steps):,} steps, {self._origin}{thunks}{told}", lines[0] if lines else "")
-        self.fill(made, cursor=cursor, empty="no schedule")
+        return f"{len(self._steps):,} steps, {self._origin}{thunks}{told}", lines[0] if lines else "", made
 
     def _weight(self, value: float) -> str:
         return show_us(value) if self._critical is not None and self._critical.unit == "us" else show_bytes(value)
@@ -164,7 +173,7 @@ t shows the sequence of thunks of a dump that has it
         """Neighbours in the graph, with the steps at which they run."""
         if not isinstance(item, Step):
             return ()
-        when = {one.name: one.number for one in self._steps}
+        when = self._when
         out = [plain(f"step {item.number}: {item.name}", "heading", instruction=item.name)]
         out.append(plain(f"  {item.opcode} of {item.shape}, in {item.computation}"))
         out.append(plain())
@@ -219,8 +228,9 @@ t shows the sequence of thunks of a dump that has it
             return
         if self._show_thunks or self._only_critical:
             self._show_thunks = self._only_critical = False
-            self._list()
-        self.rows.move_to(self._peak)
+            self._list(self._peak)
+        else:
+            self.rows.move_to(self._peak)
 
     def action_graph(self) -> None:
         """The step in its neighbourhood."""

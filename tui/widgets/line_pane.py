@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
@@ -86,6 +86,8 @@ class LinePane(ScrollView, can_focus=True):
         self._first: Sequence[int] = ()
         """Where folded: the number of the given line that each drawn one is part of."""
         self._pattern: re.Pattern[str] | None = None
+        self._matching: Sequence[int] | None = ()
+        """Numbers of the lines that match; None where other lines are shown since."""
         self._named: frozenset[str] = frozenset()
         """Instructions that match by what the line does not show."""
         self._base = Style()
@@ -133,6 +135,7 @@ class LinePane(ScrollView, can_focus=True):
 
     def _lay_out(self) -> None:
         self._strips.clear()
+        self._matching = None
         width = self.size.width - 1
         if not self.fold or width < 20:
             self._lines, self._first = self._given, range(len(self._given))
@@ -170,38 +173,51 @@ class LinePane(ScrollView, can_focus=True):
         return self._given[self._first[self.cursor]] if self._lines else None
 
     # ---------------------------------------------------------------- search
-    def find(self, pattern: str | None, named: frozenset[str] = frozenset(), *, go: bool = True) -> int:
+    @property
+    def matched(self) -> bool:
+        """Whether a line matches the search."""
+        return bool(self._matching)
+
+    @property
+    def drawn(self) -> Sequence[Line]:
+        """The lines as they stand below one another, long ones folded; what `matches` looks at."""
+        return self._lines
+
+    def find(
+        self,
+        pattern: str | None,
+        named: frozenset[str] = frozenset(),
+        *,
+        go: bool = True,
+        matching: Sequence[int] | None = None,
+    ) -> int:
         """Mark what matches a regular expression, or is about one of the instructions `named`, and with `go` move to
-        the first match at or after the cursor.
+        the first match at or after the cursor. `matching` is what `matches` found in `drawn`, where that is known.
 
         Returns the number of lines that match; None takes the marks away. Raises re.error for a bad pattern.
         """
         self._pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
         self._named = named
         self.refresh()
-        if self._pattern is None:
+        if not pattern:
+            self._matching = ()
             return 0
-        matching = [i for i, line in enumerate(self._lines) if self._matches(line)]
-        if matching and go:
-            self.move_to(next((i for i in matching if i >= self.cursor), matching[0]))
-        return len(matching)
-
-    def _matches(self, line: Line) -> bool:
-        return self._pattern is not None and (
-            line.instruction in self._named or self._pattern.search(line.text) is not None
-        )
+        self._matching = matches(self._lines, pattern, named) if matching is None else matching
+        if self._matching and go:
+            at = bisect_left(self._matching, self.cursor)
+            self.move_to(self._matching[at % len(self._matching)])
+        return len(self._matching)
 
     def find_next(self, step: int) -> bool:
         """Go to the next (or with -1 the previous) line that matches, round the end. False where none does."""
-        if self._pattern is None or not self._lines:
+        if self._matching is None and self._pattern is not None:
+            self._matching = matches(self._lines, self._pattern.pattern, self._named)
+        found = self._matching
+        if not found:
             return False
-        count = len(self._lines)
-        for distance in range(1, count + 1):
-            at = (self.cursor + step * distance) % count
-            if self._matches(self._lines[at]):
-                self.move_to(at)
-                return True
-        return False
+        at = bisect_right(found, self.cursor) if step > 0 else bisect_left(found, self.cursor) - 1
+        self.move_to(found[at % len(found)])
+        return True
 
     def next_change(self, step: int) -> bool:
         """Go to the next line that marks a change."""
@@ -325,3 +341,12 @@ class LinePane(ScrollView, can_focus=True):
                 out.append(Segment(text_part[at - start :], style))
             at = end
         return out
+
+
+def matches(lines: Sequence[Line], pattern: str, named: frozenset[str] = frozenset()) -> list[int]:
+    """Numbers of the lines that match a regular expression, whatever the case, or are about one of some instructions.
+
+    Raises re.error.
+    """
+    search = re.compile(pattern, re.IGNORECASE).search
+    return [at for at, line in enumerate(lines) if search(line.text) is not None or line.instruction in named]

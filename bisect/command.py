@@ -133,10 +133,11 @@ def command(
         refuse_existing(report, force)
     if bundle is not None:
         refuse_filled(bundle, force)
-    files = [path, against, args_path, oracle, *plugin]
+    kernels = path.rpartition(":")[0] if path is not None and _PALLAS.match(path) else None
+    files = [path, kernels, against, args_path, oracle, *plugin]
     settings = (
         path, engine, user_command, against, xla_flags, passes, pipeline, target, plugin, disable_passes, oracle,
-        args_path, seed, cures, module, over, timeout, os.environ.get("XLA_FLAGS"),
+        args_path, seed, cures, module, over, timeout, shapes, os.environ.get("XLA_FLAGS"),
     )  # fmt: skip
     started = (*files, *(word for text in (against, user_command, oracle) for word in shlex.split(text or "")))
     question = (repr(settings), content_of(word for word in started if word), _installed())
@@ -150,7 +151,7 @@ def command(
         if _PALLAS.match(path):
             if plugin or passes or pipeline or disable_passes or against or over or args_path:
                 raise UsageError("a Pallas kernel takes --arg, --target, --seed and nothing of a module", path=path)
-            return _search_pallas(path, shapes, target, seed, ending)
+            return _search_pallas(path, shapes, target, seed, probes, ending)
         if shapes:
             raise UsageError("--arg is for a Pallas kernel, FILE.py:FUNCTION", path=path)
         if ledger is not None:
@@ -306,14 +307,17 @@ def _search_over(given: Given, over: str, xla_flags: str, probes: Prober, ending
     return _finish(answer, given.source, given.line, ending, extras)
 
 
-def _search_pallas(path: str, shapes: tuple[str, ...], target: str, seed: int, ending: Ending) -> int:
+def _search_pallas(
+    path: str, shapes: tuple[str, ...], target: str, seed: int, probes: Prober, ending: Ending
+) -> int:
     """A Pallas kernel as what is searched."""
     from hloscope.bisect.subjects.pallas import PallasSearch
     from hloscope.core.pallas.tracing import trace_file
 
     file, _, function = path.rpartition(":") if not path.endswith(".py") else (path, "", "")
     trace = trace_file(file, function or None, args=shapes)
-    answer = PallasSearch(trace, None if target == "cpu" else target, seed, watch=_progress()).run()
+    chip = None if target == "cpu" else target
+    answer = PallasSearch(trace, chip, seed, watch=_progress(), journal=probes.journal).run()
     return _finish(answer, None, lambda culprit: culprit.line, ending)
 
 
@@ -471,7 +475,8 @@ def _search_flags(
     base = tuple(shlex.split(xla_flags))
     task = XlaTask(given.text, inputs, expected, rules_for(module), base, timeout=timeout or PROBE_SECONDS)
     other = XlaTask(text, inputs, expected, task.rules, (*base, *flags), timeout=task.timeout)
-    answer = FlagsSearch(task, other, ReplayOptions(seed=given.seed, workers=1), _progress(), probes).run()
+    options = ReplayOptions(seed=given.seed, workers=1)
+    answer = FlagsSearch(task, other, module, args, options, _progress(), probes).run()
     if answer.fault:
         answer.texts["module.hlo"] = given.text
         answer.arrays["inputs.npz"] = (list(inputs), [])

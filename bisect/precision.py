@@ -1,4 +1,4 @@
-"""Whether results differ only because values of a narrow type were kept in a wider one, as XLA may."""
+"""Whether an executable's results differ only as rounding may make them: elsewhere, or in wider values than written."""
 
 from __future__ import annotations
 
@@ -9,13 +9,61 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hloscope.core.errors import HloscopeError
-from hloscope.core.runtime.evaluator import Token, evaluate
+from hloscope.core.runtime.compare import Rules, Sensitivity, compare
+from hloscope.core.runtime.evaluator import EvaluationOptions, Token, evaluate
+from hloscope.core.runtime.verdicts import NOISY_RUNS
 from hloscope.core.text import load_module
 
 if TYPE_CHECKING:
-    from hloscope.core.runtime.evaluator import Array
+    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.runtime.evaluator import Array, Value
+
+DIGITS = 1e-2
+"""Rounding is no excuse for a difference of more than this part of a result's largest element: no digit is left."""
 
 _NARROW = re.compile(r"\b(?:f16|bf16|f8\w+)\[")
+
+
+def moves(module: HloModule, args: Sequence[Value]) -> tuple[Sensitivity, ...]:
+    """How far rounding errors move each of a module's results; empty where it cannot be evaluated."""
+    try:
+        runs = [
+            [one for one in evaluate(module, args, options=options) if not isinstance(one, Token)]
+            for options in (EvaluationOptions(), *(EvaluationOptions(noise=number) for number in range(NOISY_RUNS)))
+        ]
+    except HloscopeError:
+        return ()
+    return tuple(Sensitivity.of(one, [run[at] for run in runs[1:]]) for at, one in enumerate(runs[0]))
+
+
+def difference(
+    expected: Sequence[Array], results: Sequence[Array], rules: Rules, moved: Sequence[Sensitivity] = ()
+) -> tuple[bool, str]:
+    """Whether results are right, and how they differ: out of bounds, or within what rounding was seen to do alone.
+
+    With `moved` an element may be as far off as rounding errors move it, as long as digits of its result agree.
+    """
+    if len(results) != len(expected):
+        return False, f"{len(results)} outputs where {len(expected)} are expected"
+    excused = ""
+    for number, (want, have) in enumerate(zip(expected, results, strict=True)):
+        one = compare(want, have, rules)
+        if one.within:
+            continue
+        said = f"output {number}: {one}"
+        if len(moved) != len(expected) or one.mismatch or not compare(want, have, rules, moved[number]).within:
+            return False, said
+        largest = max(_largest(want), _largest(have))
+        if not one.max_abs <= DIGITS * largest:
+            return False, f"{said}; rounding errors move it as far, but no digit is left"
+        excused = excused or f"{said}; rounding errors were seen to move it by {moved[number].farthest:g}"
+    return True, excused
+
+
+def _largest(array: Array) -> float:
+    with np.errstate(all="ignore"):
+        wide = np.abs(array.astype(np.complex128))
+    return float(np.max(wide, initial=0, where=np.isfinite(wide)))
 
 
 def excess_precision(

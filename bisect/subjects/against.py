@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from hloscope.bisect.precision import moves
 from hloscope.bisect.probing import Prober
 from hloscope.bisect.result import Answer, Probe
 from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong
@@ -22,7 +23,8 @@ from hloscope.core.views.run import load
 if TYPE_CHECKING:
     from hloscope.bisect.result import Culprit
     from hloscope.bisect.subjects.xla import XlaTask
-    from hloscope.core.runtime.evaluator import Array
+    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.runtime.evaluator import Array, Value
     from hloscope.core.runtime.verdicts import StageVerdict
     from hloscope.core.views.compare import Compared
     from hloscope.core.views.run import Run
@@ -162,6 +164,9 @@ class FlagsSearch:
 
     a: XlaTask
     b: XlaTask
+    module: HloModule
+    """What A compiles."""
+    args: Sequence[Value]
     options: ReplayOptions = field(default_factory=ReplayOptions)
     watch: Callable[[Step], None] | None = None
     prober: Prober = field(default_factory=Prober)
@@ -181,9 +186,15 @@ class FlagsSearch:
                 self.watch(steps[-1])
             for switched in disabled_in(task.flags):
                 check_name(switched, place)
+        if any(outcome.kind == "wrong" for outcome, _, _ in runs):
+            bounds = moves(self.module, self.args)
+            for at, task in enumerate((self.a, self.b)):
+                results = runs[at][1]
+                if results is not None:
+                    runs[at] = (replace(task, moved=bounds).compared(results), results, runs[at][2])
         told = [
             f"{name} ({' '.join(task.flags) or 'no flags'}): "
-            + ("XLA:CPU gives what is expected" if outcome.kind == "right" else outcome.detail)
+            + ("XLA:CPU gives what is expected" if outcome.kind == "right" and not outcome.detail else outcome.detail)
             for name, task, (outcome, _, _) in zip("AB", (self.a, self.b), runs, strict=True)
         ]
         broken = next((one for one in runs if one[0].kind == "failed"), None)
@@ -199,8 +210,11 @@ class FlagsSearch:
     def _over_stages(self, runs: Sequence[tuple[Outcome, list[Array] | None, str]]) -> Answer:
         try:
             with load(runs[0][2]) as a, load(runs[1][2]) as b:
-                results = (runs[0][1], runs[1][1])
-                return AgainstSearch(a, b, self.a.inputs, self.options, self.watch, self.prober, results).run()
+                # Results that rounding explains are no fault below the stages.
+                results = tuple(None if outcome.kind == "right" else one for outcome, one, _ in runs)
+                return AgainstSearch(
+                    a, b, self.a.inputs, self.options, self.watch, self.prober, (results[0], results[1])
+                ).run()
         except CompileError:
             raise
         except HloscopeError as error:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hloscope.bisect.journal import digest
+from hloscope.bisect.precision import difference, excess_precision, moves
 from hloscope.bisect.probing import Prober
 from hloscope.bisect.result import Answer, Probe
 from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong
@@ -30,7 +31,7 @@ from hloscope.bisect.subjects.xla_names import check_name, disabled_in
 from hloscope.core.errors import CompileError, HloscopeError
 from hloscope.core.hlo.element_types import from_dtype
 from hloscope.core.runtime import npz
-from hloscope.core.runtime.compare import compare, rules_for
+from hloscope.core.runtime.compare import rules_for
 from hloscope.core.runtime.evaluator import Token, evaluate, leaves
 from hloscope.core.runtime.verdicts import ReplayOptions
 from hloscope.core.text import load_module
@@ -40,6 +41,7 @@ from hloscope.core.xla.flags import dump_flags, joined_flags
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.module import HloModule
+    from hloscope.core.runtime.compare import Sensitivity
     from hloscope.core.runtime.evaluator import Array, Value
 
 PROBE_SECONDS = 300.0
@@ -72,8 +74,9 @@ class OverSearch:
         expected = self.expected
         if expected is None:
             expected = [one for one in evaluate(self.module, self.args) if not isinstance(one, Token)]
+        moved = moves(self.module, self.args)
         tasks = [
-            VersionTask(self.text, tuple(inputs), tuple(expected), version, tuple(self.flags), self.install)
+            VersionTask(self.text, tuple(inputs), tuple(expected), version, tuple(self.flags), self.install, moved)
             for version in self.versions
         ]
         for name in disabled_in(self.flags):
@@ -160,6 +163,11 @@ class OverSearch:
             return
         answer.arrays["actual.npz"] = ([], results)
         answer.verdict = found.verdict if found.verdict != "no-difference" else "below-hlo"
+        if answer.verdict == "below-hlo":
+            said = excess_precision(self.text, inputs, expected, results)
+            if said is not None:
+                answer.verdict = "allowed-change"
+                found.evidence.append(said)
         answer.culprits = [replace(one, file=f"jaxlib {bad.version}: {one.file}") for one in found.culprits]
         answer.evidence.append(f"with jaxlib {bad.version}: {_say(self.prober.one(bad))}")
         answer.evidence.extend(found.evidence)
@@ -200,6 +208,8 @@ class VersionTask:
     version: str
     flags: tuple[str, ...]
     install: Callable[[str], str]
+    moved: tuple[Sensitivity, ...] = ()
+    """How far rounding errors move the results."""
 
     @property
     def key(self) -> str:
@@ -261,17 +271,8 @@ class VersionTask:
                     npz.from_storage(file[f"a{number}"], from_dtype(np.dtype(_dtype(name))))
                     for number, name in enumerate(answer["types"])
                 ]
-        return self._compared(arrays), arrays, answer["peak"]
-
-    def _compared(self, results: Sequence[Array]) -> str:
-        if len(results) != len(self.expected):
-            return f"{len(results)} outputs where {len(self.expected)} are expected"
-        rules = rules_for(load_module(self.text))
-        for number, (want, have) in enumerate(zip(self.expected, results, strict=True)):
-            one = compare(want, have, rules)
-            if not one.within:
-                return f"output {number}: {one}"
-        return ""
+        right, said = difference(self.expected, arrays, rules_for(load_module(self.text)), self.moved)
+        return "" if right else said, arrays, answer["peak"]
 
 
 def _dtype(name: str) -> Any:

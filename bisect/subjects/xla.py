@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from hloscope.bisect.journal import content_of, digest
-from hloscope.bisect.precision import excess_precision
+from hloscope.bisect.precision import difference, excess_precision, moves
 from hloscope.bisect.probing import Prober
 from hloscope.bisect.result import Answer, Culprit, Probe, Verdict
 from hloscope.bisect.running import run_command
@@ -27,7 +27,7 @@ from hloscope.bisect.subjects.xla_names import ALWAYS_THERE, check_name, disable
 from hloscope.core.dumps.directory import open_dump
 from hloscope.core.errors import CompileError, DumpError, HloscopeError
 from hloscope.core.runtime import npz
-from hloscope.core.runtime.compare import compare, rules_for
+from hloscope.core.runtime.compare import rules_for
 from hloscope.core.runtime.evaluator import Token, evaluate, leaves
 from hloscope.core.runtime.verdicts import ReplayOptions
 from hloscope.core.views.run import load
@@ -37,7 +37,7 @@ from hloscope.core.xla.flags import dump_flags, joined_flags
 if TYPE_CHECKING:
     from hloscope.bisect.journal import Journal
     from hloscope.core.hlo.module import HloModule
-    from hloscope.core.runtime.compare import Rules
+    from hloscope.core.runtime.compare import Rules, Sensitivity
     from hloscope.core.runtime.evaluator import Array, Value
 
 SWITCHES: tuple[tuple[str, str], ...] = (
@@ -89,6 +89,9 @@ class XlaSearch:
         task = XlaTask(self.text, tuple(inputs), tuple(expected), rules, tuple(self.flags), timeout=self.timeout)
         place = str(self.prober.journal.folder / "whole")
         first, results = dumped_run(task.off(self.disabled), "whole", self.prober.journal)
+        if first.kind == "wrong" and results is not None:
+            task = replace(task, moved=moves(self.module, self.args))
+            first = replace(task.compared(results), digest=first.digest)
         self._saw(Step("whole", 0, 1, 1, first))
         passes = passes_of(place)
         for name in (*self.disabled, *disabled_in(self.flags)):
@@ -132,6 +135,8 @@ class XlaSearch:
             )
         if first.kind == "right":
             said = f"XLA:CPU gives what is expected, {len(more) + 1} times: {confidence(len(more) + 1)}"
+            if first.detail:
+                return Answer("allowed-change", evidence=[said, f"within what rounding may do: {first.detail}"])
             return Answer("no-difference", evidence=[said])
         if first.kind == "failed":
             return failure(self.path, first, folder)
@@ -306,6 +311,8 @@ class XlaTask:
     again: int = 0
     """Tells repeats of one probe apart."""
     timeout: float = PROBE_SECONDS
+    moved: tuple[Sensitivity, ...] = ()
+    """How far rounding errors move the results, where that is asked."""
 
     def off(self, names: Sequence[str]) -> XlaTask:
         """The same with passes off."""
@@ -318,7 +325,8 @@ class XlaTask:
     @property
     def key(self) -> str:
         """Names the probe within its search."""
-        return digest(self.text, *self.flags, "off", *self.disabled, str(self.again))
+        bounds = "moved" if self.moved else ""
+        return digest(self.text, *self.flags, "off", *self.disabled, str(self.again), bounds)
 
     def run(self) -> Outcome:
         """Right, wrong by how much, or how the compiler failed."""
@@ -333,15 +341,12 @@ class XlaTask:
             results, _, _ = execute_hlo_text(self.text, self.inputs, flags=flags, timeout=self.timeout)
         except CompileError as error:
             return Outcome("failed", error.message), None
-        bits = digest(*(one.tobytes() for one in results))
-        if len(results) != len(self.expected):
-            said = f"{len(results)} outputs where {len(self.expected)} are expected"
-            return Outcome("wrong", said, bits), results
-        for number, (want, have) in enumerate(zip(self.expected, results, strict=True)):
-            one = compare(want, have, self.rules)
-            if not one.within:
-                return Outcome("wrong", f"output {number}: {one}", bits), results
-        return Outcome("right", digest=bits), results
+        return self.compared(results), results
+
+    def compared(self, results: Sequence[Array]) -> Outcome:
+        """Whether results are right; where they are only because rounding was seen to move them, the detail says so."""
+        right, said = difference(self.expected, results, self.rules, self.moved)
+        return Outcome("right" if right else "wrong", said, digest(*(one.tobytes() for one in results)))
 
 
 def unoptimised(text: str, inputs: Sequence[Array]) -> list[Array]:

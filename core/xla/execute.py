@@ -20,6 +20,8 @@ EXECUTE_SECONDS = 600.0
 """Longest compile and run by default, in seconds: XLA:CPU is known to hang on some modules."""
 _LATE = re.compile(r"\A[^\n]*\bis_scheduled=true|\bbitcast\(|\bfusion\(|\bcopy-start\(")
 """What only a module after layout assignment has."""
+_PARTITIONS = re.compile(r"\A\s*HloModule [^\n]*\bnum_partitions=([2-9]|[1-9]\d+)\b")
+_SHARDING = re.compile(r"\bsharding=\{")
 _EXCEPTION = re.compile(r"\A.* ended with status \d+: [\w.]*Error: (?:[A-Z_]+: )?")
 
 
@@ -31,8 +33,10 @@ def execute_hlo_text(
     repeat: int = 1,
     timeout: float = EXECUTE_SECONDS,
 ) -> tuple[list[Array], float, float]:
-    """The flattened results of a single-device module, with the seconds of its compile and of its fastest run.
+    """The flattened results of a module, with the seconds of its compile and of its fastest run.
 
+    A module with ``num_partitions`` and sharding annotations is partitioned and run on that many devices of the host;
+    its inputs and results are whole arrays. Any other is run on one.
     `inputs` are the parameters' leaves in order. Raises CompileError where XLA refuses, crashes or hangs; XLA:CPU
     compiles whatever it gets from the start, and does not take every module that has been through that already.
     """
@@ -43,6 +47,10 @@ def execute_hlo_text(
         request: dict[str, object] = {
             "path": str(program), "inputs": str(given), "outputs": str(results), "repeat": repeat,
         }  # fmt: skip
+        partitions, shapes = _partitioned(text)
+        if partitions > 1:
+            flags = [*flags, f"--xla_force_host_platform_device_count={partitions}"]
+            request |= {"partitions": partitions, "shapes": shapes}
         env = clean_environment()
         env["JAX_PLATFORMS"] = "cpu"
         env["JAX_ENABLE_COMPILATION_CACHE"] = "false"
@@ -65,3 +73,16 @@ def execute_hlo_text(
     if answer.get("count") != len(outputs):
         raise EvaluationError(f"XLA:CPU gave {answer.get('count')} results, {len(outputs)} arrived")
     return outputs, compiled, ran
+
+
+def _partitioned(text: str) -> tuple[int, list[list[int]]]:
+    """Devices that a module is to be divided among, with the dimensions of its results; 1 where nothing says how."""
+    found = _PARTITIONS.search(text)
+    if found is None or _SHARDING.search(text) is None:
+        return 1, []
+    from hloscope.core.text import load_module
+
+    module = load_module(text)
+    if module.replica_count > 1:
+        return 1, []
+    return int(found[1]), [list(leaf.dimensions) for _, leaf in module.entry.root.shape.leaves()]

@@ -222,12 +222,16 @@ async def apply_remedy(subject: Subject, copy: str) -> Answer:
     return Answer(found["change"], path, {"change": found["change"]})
 
 
-async def trace_kernels(path: str, *, interpret: bool, seconds: float) -> dict[str, Any]:
-    """``hloscope pallas`` on a file on disk: its JSON. The user's code runs in the child's child."""
+async def trace_kernels(path: str, *, interpret: bool, seconds: float, target: str | None = None) -> dict[str, Any]:
+    """``hloscope pallas`` on a file on disk: its JSON. The user's code runs in the child's child.
+
+    With ``target``, what that chip's compiler refuses is found too.
+    """
     import json
 
     how = "--interpret" if interpret else "--trace"
     command = [sys.executable, "-m", "hloscope.core.cli.main", "pallas", path, how, "--json"]
+    command += [] if target is None else ["--target", target]
     code, out, err = await run_child(command, seconds)
     if code not in (0, 1):
         raise UsageError(_last_line(err) or f"hloscope pallas ended with {code}")

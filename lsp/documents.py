@@ -257,6 +257,10 @@ class Documents:
     def look_again(self, folders: Container[str] | None = None) -> None:
         """Look at every text anew, as after an edit: what is looked for has changed, or what lies in these folders."""
         for uri, document in self._documents.items():
+            if document.is_python and folders is None:
+                if document.check is not None:
+                    document.check.cancel()
+                document.check = asyncio.ensure_future(self._look_at_python(document, document.current, 0))
             if document.is_hlo and (folders is None or uri.rpartition("/")[0] in folders):
                 if document.check is not None:
                     document.check.cancel()

@@ -29,9 +29,9 @@ def is_python(uri: str, language: str) -> bool:
     return language.lower() == "python" or unquote(urlsplit(uri).path).endswith(".py")
 
 
-def findings(uri: str, lines: TextLines, encoding: Encoding) -> list[types.Diagnostic]:
-    """What is wrong with the Pallas calls of a file, as far as its text tells."""
-    _, found = _scanned(uri, lines.text)
+def findings(uri: str, lines: TextLines, encoding: Encoding, target: str | None = None) -> list[types.Diagnostic]:
+    """What is wrong with the Pallas calls of a file, as far as its text tells; on that chip, where one is named."""
+    _, found = _scanned(uri, lines.text, target)
     out: list[types.Diagnostic] = []
     for one in found:
         start = _offset(lines, one.line, one.column)
@@ -102,7 +102,7 @@ def hover(uri: str, lines: TextLines, position: types.Position) -> types.Hover |
     return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text))
 
 
-def _scanned(uri: str, text: str) -> tuple[list[CallReport], list[Finding]]:
+def _scanned(uri: str, text: str, target: str | None) -> tuple[list[CallReport], list[Finding]]:
     if len(text) > MOST_CHARACTERS or _MENTIONS.search(text) is None:
         return [], []
     # Half a second of start-up that most clients never need.
@@ -110,7 +110,7 @@ def _scanned(uri: str, text: str) -> tuple[list[CallReport], list[Finding]]:
 
     try:
         name = os.path.basename(unquote(urlsplit(uri).path)) or "kernel.py"
-        return scan_text(text, name, half_typed=True)
+        return scan_text(text, name, target=target, half_typed=True)
     except (UsageError, RecursionError):
         return [], []
 

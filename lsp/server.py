@@ -80,7 +80,7 @@ class HloServer(LanguageServer):
             checks=checks(advice=True, checker=self._checker),
             publish=self._publish,
             first_read=self._say_what_large_means,
-            python=PythonChecks(python.is_python, python.findings),
+            python=PythonChecks(python.is_python, self._python_findings),
             asking=self._asking_dump,
         )
         self.settings = Settings()
@@ -157,6 +157,9 @@ class HloServer(LanguageServer):
         self.documents.set_checks(checks(advice=settings.advice, checker=self._checker))
         wanted = settings.advice and settings.dump_facts
         self.documents.facts_check = partial(from_dump, settings=settings) if wanted else None
+
+    def _python_findings(self, uri: str, lines: TextLines, encoding: Encoding) -> list[types.Diagnostic]:
+        return python.findings(uri, lines, encoding, self.settings.pallas_target)
 
     def _configure(self, params: types.DidChangeConfigurationParams) -> None:
         self._apply(self.settings.changed(params.settings))
@@ -296,7 +299,7 @@ class HloServer(LanguageServer):
     def _kernel_command(self, *, interpret: bool) -> Callable[..., Awaitable[Any]]:
         """Trace, or run, the kernels of a Python file on disk in a child process; findings become diagnostics."""
 
-        async def run(uri: str = "", seconds: object = KERNEL_SECONDS, *_: object) -> Any:
+        async def run(uri: str = "", seconds: object = KERNEL_SECONDS, target: object = "", *_: object) -> Any:
             limit = float(seconds) if isinstance(seconds, int | float) and seconds > 0 else KERNEL_SECONDS
 
             async def work(watch: Watch) -> Any:
@@ -308,7 +311,8 @@ class HloServer(LanguageServer):
                 with open(path, encoding="utf-8", errors="replace", newline="") as opened:
                     if lines is not None and opened.read() != lines.text:
                         raise UsageError("save the file first: its kernels run in another process")
-                found = await trace_kernels(path, interpret=interpret, seconds=limit)
+                chip = target if isinstance(target, str) and target else self.settings.pallas_target
+                found = await trace_kernels(path, interpret=interpret, seconds=limit, target=chip)
                 return self.documents.traced(str(uri), python.traced(str(uri), path, found))
 
             title = "Running the kernels" if interpret else "Tracing the kernels"

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from hloscope.core.pallas.chips import TARGETS
+
 REFUSED_FUSION_BYTES = 1 << 20
 
 
@@ -24,6 +26,8 @@ class Settings:
     """More arguments of ``hloscope reduce``: which compiler has the fault, how it is told."""
     bisect_options: tuple[str, ...] = ()
     """More arguments of ``hloscope bisect``."""
+    pallas_target: str | None = None
+    """The chip whose rules and budgets the kernels of Python files are checked for."""
 
     def changed(self, given: Any) -> Settings:
         """With what a client sent: its own section or the whole; what is not understood stays as it was."""
@@ -37,6 +41,9 @@ class Settings:
         size = options.get("refusedFusionBytes")
         if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
             out = replace(out, refused_fusion_bytes=size)
+        target = options.get("pallasTarget")
+        if target == "" or target in TARGETS:
+            out = replace(out, pallas_target=target or None)
         for key, field in OPTIONS.items():
             words = options.get(key)
             if isinstance(words, list | tuple) and all(isinstance(one, str) for one in words):

@@ -15,6 +15,8 @@ from typing import Any
 from hloscope.core.pallas.python_reader import Reading
 
 CALLS = frozenset({"pallas_call"})
+ARRAYS = frozenset({"ShapeDtypeStruct", "ones", "zeros", "empty", "full"})
+"""Calls whose first argument is the shape of what they make."""
 
 
 class Unknown(Exception):
@@ -78,12 +80,15 @@ def find_sites(reading: Reading) -> Iterator[Site]:
     yield from sorted(found, key=lambda site: (site.node.lineno, site.node.col_offset))
 
 
-def _scope_of(body: Sequence[ast.stmt], outer: Scope) -> Scope:
+def _scope_of(body: Sequence[ast.stmt], outer: Scope, parameters: ast.arguments | None = None) -> Scope:
     scope = Scope(
         dict(outer.values), dict(outer.functions), dict(outer.defaults), outer.called_with, set(outer.repeated),
         outer.reading,
     )  # fmt: skip
     local: set[str] = set()
+    if parameters is not None:
+        _bind_parameters(parameters, scope)
+        local.update(_parameter_names(parameters))
     for node in _straight(body):
         doubtful = outer.reading is not None and outer.reading.doubtful(node.lineno, node.end_lineno or node.lineno)
         for name, value in _bindings(node):
@@ -92,6 +97,7 @@ def _scope_of(body: Sequence[ast.stmt], outer: Scope) -> Scope:
             else:
                 scope.repeated.discard(name)
             local.add(name)
+            scope.defaults.pop(name, None)
             if value is not None and not doubtful:
                 scope.values[name] = value
             else:
@@ -101,6 +107,26 @@ def _scope_of(body: Sequence[ast.stmt], outer: Scope) -> Scope:
             if not doubtful:
                 scope.functions[node.name] = node
     return scope
+
+
+def _parameter_names(parameters: ast.arguments) -> list[str]:
+    rest = [one for one in (parameters.vararg, parameters.kwarg) if one is not None]
+    return [one.arg for one in (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs, *rest)]
+
+
+def _bind_parameters(parameters: ast.arguments, scope: Scope) -> None:
+    """Parameters hide the names around; their defaults are kept, for shapes."""
+    for name in _parameter_names(parameters):
+        scope.values.pop(name, None)
+        scope.defaults.pop(name, None)
+        scope.repeated.discard(name)
+    positional = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
+    given = parameters.defaults
+    # Half typed, there may be more defaults than parameters before them.
+    scope.defaults.update(zip(positional[max(0, len(positional) - len(given)) :], given, strict=False))
+    for one, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=False):
+        if default is not None:
+            scope.defaults[one.arg] = default
 
 
 def _straight(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
@@ -161,14 +187,7 @@ def _visit(node: ast.AST, function: str | None, scope: Scope, found: list[Site])
                 found.append(_site(call, function or node.name, scope))
             else:
                 _visit(decorator, function, scope, found)
-        scope = _scope_of(node.body, scope)
-        names = [a.arg for a in (*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs)]
-        for name in names:
-            scope.values.pop(name, None)
-            scope.defaults.pop(name, None)
-        positional = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
-        given = node.args.defaults
-        scope.defaults.update(zip(positional[len(positional) - len(given) :], given, strict=True))
+        scope = _scope_of(node.body, scope, node.args)
         function = function or node.name
     if isinstance(node, ast.Call):
         call, bound = _applied(node)
@@ -327,26 +346,36 @@ def _shapes(node: ast.expr | None, scope: Scope) -> list[tuple[int, ...] | None]
     entries = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
     found: list[tuple[int, ...] | None] = []
     for entry in entries:
-        entry = _follow(entry, scope)
-        shape: tuple[int, ...] | None = None
-        if isinstance(entry, ast.Call) and _callee(entry) == "ShapeDtypeStruct":
-            given = {word.arg: word.value for word in entry.keywords}
-            dims = _follow(given.get("shape", entry.args[0] if entry.args else None), scope)
-            if isinstance(dims, ast.Tuple | ast.List):
-                numbers = [_number(one, scope) for one in dims.elts]
-                if None not in numbers:
-                    shape = tuple(n for n in numbers if n is not None)
-        found.append(shape)
+        found.append(_array_shape(entry, scope))
     return found
+
+
+def _array_shape(node: ast.expr | None, scope: Scope, depth: int = 0) -> tuple[int, ...] | None:
+    """The shape of an array that is made here, or that the default of a parameter is."""
+    array = array_made(node, scope)
+    if array is None or depth > 8:
+        return None
+    given = {word.arg: word.value for word in array.keywords}
+    dims = _follow(given.get("shape", array.args[0] if array.args else None), scope)
+    if isinstance(dims, ast.Attribute) and dims.attr == "shape":
+        return _array_shape(dims.value, scope, depth + 1)
+    if isinstance(dims, ast.Tuple | ast.List):
+        numbers = [_number(one, scope) for one in dims.elts]
+        return None if None in numbers else tuple(n for n in numbers if n is not None)
+    one = _number(dims, scope)
+    return None if one is None else (one,)
+
+
+def array_made(node: ast.expr | None, scope: Scope) -> ast.Call | None:
+    """The call that makes an array of a written shape, by name or by a parameter's default; None for another value."""
+    node = _follow(node, scope)
+    if isinstance(node, ast.Name) and node.id not in scope.repeated:
+        node = scope.defaults.get(node.id)
+    return node if isinstance(node, ast.Call) and _callee(node) in ARRAYS else None
 
 
 def _operand_shapes(node: ast.Call, scope: Scope) -> list[tuple[int, ...] | None]:
-    found: list[tuple[int, ...] | None] = []
-    for operand in scope.called_with.get(id(node), ()):
-        default = scope.defaults.get(operand.id) if isinstance(operand, ast.Name) else None
-        stored = isinstance(operand, ast.Name) and (operand.id in scope.values or operand.id in scope.repeated)
-        found.extend([None] if default is None or stored else _shapes(default, scope)[:1])
-    return found
+    return [_array_shape(operand, scope) for operand in scope.called_with.get(id(node), ())]
 
 
 def _number(node: ast.expr | None, scope: Scope) -> int | None:

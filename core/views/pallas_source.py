@@ -16,7 +16,7 @@ from hloscope.core.errors import HloscopeError
 from hloscope.core.pallas.checks.budgets import tiled_bytes
 from hloscope.core.pallas.jaxpr import itemsize_bits
 from hloscope.core.pallas.python_reader import read_python
-from hloscope.core.pallas.static_sites import Scope, Site, Spec, find_sites
+from hloscope.core.pallas.static_sites import Scope, Site, Spec, array_made, find_sites
 
 T = TypeVar("T")
 _SCRATCH = frozenset({"VMEM", "SMEM", "ANY", "HBM", "MemorySpace", "SemaphoreType", "GMEM", "TMEM", "Barrier"})
@@ -117,8 +117,6 @@ def _facts(site: Site) -> PallasFacts:
             else:
                 place = number + (site.prefetch or 0)
                 shape, array = _at(site.operands, place), _at(arrays, place)
-                if isinstance(array, ast.Name) and array.id not in scope.values:
-                    array = scope.defaults.get(array.id)
             out.blocks.append(_block(f"{kind} {number}", one, shape, _type_of(array, scope), memory, steps, scope))
     for one in _entries(given.get("scratch_shapes"), scope):
         out.scratch.append(_scratch(one, memory, scope))
@@ -216,20 +214,21 @@ def _numbers(node: ast.expr | None, scope: Scope) -> list[int] | None:
     return out
 
 
-def _type_of(array: ast.expr | None, scope: Scope) -> str | None:
-    """Element type of a ``ShapeDtypeStruct(shape, dtype)``."""
-    array = _resolved(array, scope)
-    if not isinstance(array, ast.Call):
+def _type_of(array: ast.expr | None, scope: Scope, depth: int = 0) -> str | None:
+    """Element type of a ``ShapeDtypeStruct(shape, dtype)``, and of the like."""
+    made = array_made(array, scope)
+    if made is None:
         return None
-    given = {word.arg: word.value for word in array.keywords}
-    return _type_name(given.get("dtype", array.args[1] if len(array.args) > 1 else None), scope)
+    given = {word.arg: word.value for word in made.keywords}
+    place = 2 if ast.unparse(made.func).endswith("full") else 1
+    return _type_name(given.get("dtype", made.args[place] if len(made.args) > place else None), scope, depth)
 
 
-def _type_name(node: ast.expr | None, scope: Scope) -> str | None:
+def _type_name(node: ast.expr | None, scope: Scope, depth: int = 0) -> str | None:
     node = _resolved(node, scope)
-    if isinstance(node, ast.Attribute) and node.attr == "dtype" and isinstance(node.value, ast.Name):
-        # As the parameter of that name has it, whose default says so.
-        return _type_of(scope.defaults.get(node.value.id), scope)
+    if isinstance(node, ast.Attribute) and node.attr == "dtype" and depth < 8:
+        # As the array of that name has it, or the default of the parameter.
+        return _type_of(node.value, scope, depth + 1)
     name = None
     if isinstance(node, ast.Attribute):
         name = node.attr

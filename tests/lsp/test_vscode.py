@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hloscope.core.pallas.chips import TARGETS
 from hloscope.lsp.documents import looks_like_hlo
 from hloscope.lsp.settings import Settings
 
@@ -40,12 +41,15 @@ def test_its_settings_are_those_of_the_server(extension: Path) -> None:
     assert Settings().changed({"hloscope": given}) == Settings()
     other = {
         "advice": False, "dumpFacts": False, "refusedFusionBytes": 7, "reduceOptions": ["--engine", "xla"],
-        "bisectOptions": ["--seed", "1"],
+        "bisectOptions": ["--seed", "1"], "pallasTarget": "v5e",
     }  # fmt: skip
     assert set(other) < set(given)
-    changed = Settings(False, False, 7, ("--engine", "xla"), ("--seed", "1"))
+    [target] = [one for key, one in properties.items() if key.endswith("pallasTarget")]
+    assert target["enum"] == ["", *TARGETS]
+    changed = Settings(False, False, 7, ("--engine", "xla"), ("--seed", "1"), "v5e")
     assert Settings().changed({"hloscope": other}) == changed
-    assert Settings().changed({"advice": "no", "refusedFusionBytes": -1, "reduceOptions": [1], "x": 1}) == Settings()
+    wrong = {"advice": "no", "refusedFusionBytes": -1, "reduceOptions": [1], "pallasTarget": "x", "y": 1}
+    assert Settings().changed(wrong) == Settings()
 
 
 def test_its_grammar_compiles_and_knows_an_instruction(extension: Path) -> None:

@@ -25,6 +25,7 @@ function advice(): Record<string, unknown> {
     refusedFusionBytes: found.get("refusedFusionBytes"),
     reduceOptions: found.get("reduceOptions"),
     bisectOptions: found.get("bisectOptions"),
+    pallasTarget: found.get("pallasTarget"),
   };
 }
 

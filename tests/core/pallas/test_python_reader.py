@@ -142,3 +142,30 @@ def test_names_that_a_branch_or_a_pattern_binds_are_not_known() -> None:
     for middle in binding:
         calls, _ = scan_text(f"rows = 8\n{middle}pl.pallas_call(k, grid=(rows,))\n", "a.py")
         assert calls[0].grid == (None,), middle
+
+
+@pytest.mark.parametrize(
+    ("parameters", "body", "found"),
+    [
+        ("x=jnp.ones((32, 128))", "", True),
+        ("x=jax.ShapeDtypeStruct((32, 128), jnp.float32)", "", True),
+        ("*, x=jnp.zeros((32, 128))", "", True),
+        ("x=jnp.ones((64, 128))", "", False),
+        ("x=jnp.ones((32, 128))", "x = x.reshape(64, 128)", False),
+        ("x=jnp.ones((32, 128))", "for x in y: pass", False),
+        ("x", "x = jnp.ones((32, 128))", False),
+        ("y", "x = jnp.ones((32, 128))", True),
+        ("x=jnp.ones(y.shape), y=jnp.ones(x.shape)", "", False),
+    ],
+)
+def test_shapes_come_from_defaults_that_nothing_replaces(parameters: str, body: str, found: bool) -> None:
+    for out in ("x", "jax.ShapeDtypeStruct(x.shape, x.dtype)"):
+        text = f"""
+def f({parameters}):
+    {body or "pass"}
+    return pl.pallas_call(
+        kernel, grid=(4,), out_specs=pl.BlockSpec((8, 128), lambda i: (i + 1, 0)), out_shape={out})()
+"""
+        told = [one.code for one in scan_text(text, "a.py")[1]]
+        assert told == (["index-map-out-of-range"] if found else []), (out, told)
+        pallas_facts(text)

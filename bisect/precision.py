@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -118,3 +119,30 @@ def _epsilon(array: Array) -> float:
     import ml_dtypes
 
     return float(ml_dtypes.finfo(array.dtype).eps)
+
+
+_PRODUCT = re.compile(r"^\s*(%[\w.]+) = fmul ", re.M)
+_SUM = re.compile(r"^\s*%[\w.]+ = f(?:add|sub) [^%\n]*(%[\w.]+), (%[\w.]+)?", re.M)
+
+
+def fused_products(folder: str) -> str | None:
+    """What a dump's LLVM code shows of products that feed sums: code generation may round both at once.
+
+    None where there is no such code or no such pair. XLA:CPU lets LLVM's back end contract (``AllowFPOpFusion``), which
+    neither the HLO nor the LLVM code says.
+    """
+    found = 0
+    names: list[str] = []
+    for path in sorted(Path(folder).rglob("*.ir-with-opt.ll")):
+        for function in path.read_text("utf-8", "replace").split("\ndefine ")[1:]:
+            products = set(_PRODUCT.findall(function))
+            pairs = sum(bool(products & {one[1], one[2]}) for one in _SUM.finditer(function))
+            if pairs:
+                found += pairs
+                names.append(path.name)
+    if not found:
+        return None
+    return (
+        f"in {names[0]} {found} sum{'s' if found > 1 else ''} of a product: code generation may do both with one rounding "
+        "(fused multiply-add), which no stage says"
+    )

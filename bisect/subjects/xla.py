@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from hloscope.bisect.journal import content_of, digest
-from hloscope.bisect.precision import difference, excess_precision, moves
+from hloscope.bisect.precision import difference, excess_precision, fused_products, moves
 from hloscope.bisect.probing import Prober
 from hloscope.bisect.result import Answer, Culprit, Probe, Verdict
 from hloscope.bisect.running import run_command
@@ -145,6 +145,8 @@ class XlaSearch:
             said = excess_precision(self.text, inputs, task.expected, results)
             if said is not None:
                 answer.verdict = "allowed-change"
+                answer.evidence.append(said)
+            elif (said := fused_products(folder)) is not None:
                 answer.evidence.append(said)
         answer.evidence.insert(0, f"XLA:CPU differs from what is expected: {first.detail}")
         answer.evidence.append(f"{len(more) + 1} compiles gave the same bits: {confidence(len(more) + 1)}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
-from hloscope.bisect.precision import difference, excess_precision, moves
+from hloscope.bisect.precision import difference, excess_precision, fused_products, moves
 from hloscope.core.runtime.compare import rules_for
 from hloscope.core.runtime.evaluator import evaluate
 from hloscope.core.text import load_module
@@ -64,3 +66,11 @@ ENTRY e {
     zero = [np.asarray(one) for one in evaluate(module, [p * 1e9, -p * 1e9])]
     right, said = difference(zero, [np.full(4, 2e10, np.float32)], rules, moves(module, [p * 1e9, -p * 1e9]))
     assert not right and "no digit is left" in said
+
+
+def test_products_that_feed_sums_are_seen_in_llvm_code(tmp_path: Path) -> None:
+    code = "define void @f() {\n  %1 = fmul float %0, %0\n  %2 = fadd float %1, %0\n  %3 = fadd float %0, %0\n}\n"
+    (tmp_path / "m.k.ir-with-opt.ll").write_text("; m\n" + code)
+    assert (fused_products(str(tmp_path)) or "").startswith("in m.k.ir-with-opt.ll 1 sum of a product")
+    (tmp_path / "m.k.ir-with-opt.ll").write_text("; m\n" + code.replace("fmul", "fadd"))
+    assert fused_products(str(tmp_path)) is None

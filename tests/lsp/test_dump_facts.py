@@ -177,6 +177,53 @@ def test_kernels_are_traced_in_another_process(client: Any, fixtures: Path) -> N
     assert "seconds" in client.raw_answer(number)["error"]["message"]
 
 
+KERNELS = """
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+def _race(x_hbm, o_ref, buf, sem):
+    copy = pltpu.make_async_copy(x_hbm, buf, sem)
+    copy.start()
+    "é😀"; o_ref[...] = buf[...]
+    copy.wait()
+
+def race(x=jnp.ones((8, 128), jnp.float32)):
+    scratch = [pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.DMA(())]
+    return pl.pallas_call(_race, in_specs=[pl.BlockSpec(memory_space=pl.ANY)], out_shape=x, scratch_shapes=scratch)(x)
+
+def _sorted(x_ref, acc_ref, o_ref):
+    "é😀"; o_ref[...] = jnp.sort(x_ref[...], axis=-1)
+
+def sorted_rows(x=jnp.ones((8, 128), jnp.float32)):
+    return pl.pallas_call(_sorted, out_shape=(x, x))(x)
+"""
+
+
+def test_kernels_run_under_instruments_and_findings_stand_where_they_are(client: Any, tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    path = tmp_path / "kernels é.py"
+    path.write_text(KERNELS, "utf-8")
+    client.open(path.as_uri(), KERNELS, language="python")
+    count = execute(client, "interpretKernels", path.as_uri(), 100, "v5e")
+    params = client.wait_for("textDocument/publishDiagnostics", lambda p: p["uri"] == path.as_uri())
+    assert len(params["diagnostics"]) == count
+    lines = [line.encode("utf-16-le") for line in KERNELS.split("\n")]
+    told: set[tuple[str, str]] = set()
+    for one in params["diagnostics"]:
+        first, last = one["range"]["start"], one["range"]["end"]
+        assert first["line"] == last["line"]
+        text = lines[first["line"]][2 * first["character"] : 2 * last["character"]].decode("utf-16-le")
+        told.add((one["code"], text))
+    # what the run alone shows, and what the chip's compiler has no rule for
+    assert {("race", "buf[...]"), ("no-lowering-rule", "jnp.sort(x_ref[...], axis=-1)")} <= told, told
+    # the file on disk is what runs
+    client.change(path.as_uri(), 2, {"text": KERNELS + "#"})
+    again = {"command": "hloscope.interpretKernels", "arguments": [path.as_uri()]}
+    number = client.ask("workspace/executeCommand", again)
+    assert "save the file first" in client.raw_answer(number)["error"]["message"]
+
+
 def test_rates_are_those_of_the_gpu_that_the_dump_s_files_name(shared: Any, fixtures: Path, stage: Path) -> None:
     """Without the facts, which this client does not ask for."""
     gpu = next((fixtures / "dumps" / "gpu").glob("*.0028.*"))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from hloscope.bisect.journal import Journal, digest
 from hloscope.bisect.result import Answer, Culprit, Probe
 from hloscope.bisect.search import Found, NoFault, Step, first_wrong
 from hloscope.bisect.search import Outcome as Seen
@@ -62,6 +63,10 @@ class PallasSearch:
     runs: int = 8
     """Seeds that are tried for a run that differs."""
     watch: Callable[[Step], None] | None = None
+    journal: Journal = field(default_factory=Journal.for_once)
+    """What a killed run of the same search has seen."""
+    _key: str = ""
+    """Names the call that is searched."""
     _steps: list[Step] = field(default_factory=list[Step])
     _answer: Answer = field(default_factory=lambda: Answer("no-difference"))
 
@@ -103,6 +108,8 @@ class PallasSearch:
         except FAILURES as error:
             raise UnsupportedError(f"the interpreter stops in {call.name}: {type(error).__name__}: {error}") from None
         if not self._answer.culprits:
+            arrays = [one for device in operands for one in device if isinstance(one, np.ndarray)]
+            self._key = digest(self._key, call.name, repr(self.target), *(_bytes(one) for one in arrays))
             self._search(call, runner, plain, operands)
         if not plain.finished:
             raise UnsupportedError(f"{call.name} waits for what never comes: what follows it is not run")
@@ -139,11 +146,16 @@ class PallasSearch:
             return
         found: tuple[int, Outcome] | None = None
         for seed in range(self.seed, self.seed + self.runs if plain.decisions and plain.finished else self.seed):
+            if self.journal.get(self._named("seed", seed)) is not None:
+                continue  # seen to be no different, and to tell nothing new
             other = runner(Choices(seed=seed), None)
+            known = len(faults)
             faults |= {one.key: one for one in other.faults if one.key not in faults}
             if not other.finished or not same_outputs(plain.outputs, other.outputs):
                 found = seed, other
                 break
+            if len(faults) == known:
+                self.journal.put(self._named("seed", seed), Seen("right"))
         if found is not None:
             self._halve(call, runner, plain, *found)
         for fault in faults.values():
@@ -173,15 +185,20 @@ class PallasSearch:
         if not count or same_outputs(plain.outputs, lowered(count).outputs):
             return
 
-        def probe(position: int) -> Seen:
+        def look(position: int) -> Seen:
             same = same_outputs(plain.outputs, (runs[position][0] if position in runs else lowered(position)).outputs)
             return Seen("right") if same else Seen("wrong", "another result")
+
+        def probe(position: int) -> Seen:
+            return self._once(("lowering", position), look)
 
         try:
             found = first_wrong(count, probe, "choice of lowering", self._saw)
         except NoFault:
             return
         kind, _, error = ROUNDINGS[backend]
+        if found.position not in runs:
+            lowered(found.position)
         decision = runs[found.position][1].made[found.position - 1]
         whole = furthest(plain.outputs, runs[count][0].outputs)
         answer = self._answer
@@ -224,11 +241,14 @@ class PallasSearch:
         taken = tuple(one.chosen for one in other.decisions)
         runs: dict[int, Outcome] = {}
 
-        def probe(position: int) -> Seen:
+        def look(position: int) -> Seen:
             outcome = runs[position] = replay(runner, taken[:position])
             if outcome.finished and same_outputs(plain.outputs, outcome.outputs):
                 return Seen("right")
             return Seen("wrong", "another result" if outcome.finished else "it never ends")
+
+        def probe(position: int) -> Seen:
+            return self._once((f"choices of {seed}", position), look)
 
         try:
             found: Found = first_wrong(len(taken), probe, "choice", self._saw)
@@ -236,6 +256,8 @@ class PallasSearch:
             answer.verdict = "cannot-tell"
             answer.evidence.append(f"seed {seed} gave another result, and its choices again did not: {error.where}")
             return
+        if found.position not in runs:
+            runs[found.position] = replay(runner, taken[: found.position])
         decision = runs[found.position].decisions[found.position - 1]
         parted = _first_difference(runner, taken, found.position)
         place = parted.place if parted is not None and parted.place is not None else decision.place
@@ -273,10 +295,26 @@ class PallasSearch:
             )
         )
 
+    def _named(self, what: str, number: int) -> str:
+        return digest(self._key, what, str(number))
+
+    def _once(self, asked: tuple[str, int], look: Callable[[int], Seen]) -> Seen:
+        """A probe, unless the journal has its outcome."""
+        key = self._named(*asked)
+        outcome = self.journal.get(key)
+        if outcome is None:
+            outcome = look(asked[1])
+            self.journal.put(key, outcome)
+        return outcome
+
     def _saw(self, step: Step) -> None:
         self._steps.append(step)
         if self.watch is not None:
             self.watch(step)
+
+
+def _bytes(array: Array) -> bytes:
+    return f"{array.dtype.name}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()
 
 
 def _made(runner: LoweredRunner, backend: str) -> Sequence[Decision]:

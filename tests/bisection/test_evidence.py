@@ -257,6 +257,23 @@ def test_ranges_of_releases_that_cannot_be_read_are_one_line(spec: str) -> None:
 
 
 # ---------------------------------------------------------------- kernels
+class KilledSearch(BaseException):
+    """What stands for a kill."""
+
+
+class KilledJournal(Journal):
+    """A journal whose process dies when it is to note a second outcome."""
+
+    def put(self, key: str, outcome: Outcome) -> None:
+        if self._known:
+            raise KilledSearch
+        super().put(key, outcome)
+
+    @staticmethod
+    def for_question(*parts: str | bytes, fresh: bool = False) -> Journal:
+        return KilledJournal(Journal.for_question(*parts, fresh=fresh).folder)
+
+
 def test_the_choice_and_the_statement_of_a_kernel(fixtures: Path) -> None:
     pytest.importorskip("jax")
     from hloscope.bisect.subjects.pallas import PallasSearch
@@ -279,8 +296,16 @@ def test_the_choice_and_the_statement_of_a_kernel(fixtures: Path) -> None:
         assert (answer.verdict, culprit.fuel) == (verdict, fuel), function
         assert culprit.line is not None and words in lines[culprit.line - 1], function
         assert culprit.file == path
-        again = PallasSearch(trace).run()
+        if fuel is None or fuel < 2:
+            continue
+        # Killed at its second probe and begun again: the same answer, with what the journal has.
+        with pytest.raises(KilledSearch):
+            PallasSearch(trace, journal=KilledJournal.for_question(function)).run()
+        journal = Journal.for_question(function)
+        again = PallasSearch(trace, journal=journal).run()
         assert again.culprits == answer.culprits, "the same seeds make the same choices"
+        assert journal.resumed == 1
+        journal.close()
 
 
 def test_the_choice_of_a_kernels_lowering(tmp_path: Path) -> None:

@@ -276,7 +276,11 @@ def report(
             tool = f"{env}run_hlo_module --platform=CPU --reference_platform=Interpreter --input_format=hlo {name}"
             yield f"- XLA's own tools: `{tool}`"
     if {"repro.py", "before.hlo", "after.hlo"} <= set(files):
-        yield "- the two stages, as far as XLA:CPU takes them: `python repro.py before.hlo after.hlo` (jax on CPU)"
+        # Compiled again, the stage before would be made wrong by the same pass.
+        names = ",".join(dict.fromkeys(one.pass_name for one in answer.culprits))
+        off = " ".join([*([flags] if flags else []), f"--xla_disable_hlo_passes={names}"])
+        tool = f"XLA_FLAGS={shlex.quote(off)} python repro.py before.hlo after.hlo"
+        yield f"- the two stages, as far as XLA:CPU takes them: `{tool}` (jax on CPU)"
     if "minimal.hlo" in files:
         yield "- `minimal.hlo`: the smallest module found that still shows the fault"
     if "before.hlo" in files and answer.verdict == "wrong-stage" and not any(one.fuel for one in answer.culprits):

@@ -143,6 +143,6 @@ def fused_products(folder: str) -> str | None:
     if not found:
         return None
     return (
-        f"in {names[0]} {found} sum{'s' if found > 1 else ''} of a product: code generation may do both with one rounding "
-        "(fused multiply-add), which no stage says"
+        f"in {names[0]} {found} sum{'s' if found > 1 else ''} of a product: code generation may do both with one "
+        "rounding (fused multiply-add), which no stage says"
     )

@@ -243,9 +243,10 @@ def _has_more(rows: Iterator[Row], options: TableOptions) -> bool:
     return options.limit is not None and next(rows, None) is not None
 
 
-def _source(source: Source | None) -> dict[str, object] | None:
+def _source(source: Source | None) -> dict[str, object]:
+    """The keys are there whether or not the answer is about one thing."""
     if source is None:
-        return None
+        return dict.fromkeys(("path", "module", "xla_build", "target"))
     return {"path": source.path, "module": source.module, "xla_build": source.xla_build, "target": source.target}
 
 

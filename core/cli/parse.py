@@ -17,6 +17,7 @@ from hloscope.core.text.names import as_xla_reads
 from hloscope.core.text.print_settings import STYLES, with_settings
 from hloscope.core.text.reader import check_room, read_text
 from hloscope.core.text.scan import LineMap
+from hloscope.core.views.data import Source
 from hloscope.core.views.inputs import Input, read_hlo_text, require_hlo_file
 
 _SHOWN = 20
@@ -105,7 +106,7 @@ def command(
                     report(number, len(files))
                     yield _row(result)
 
-        _emit(stream(), table, results)
+        _emit(stream(), table, Source(files[0], "", None, None, "hlo") if len(files) == 1 else None)
         if not as_rows:
             _say(results)
     else:
@@ -192,7 +193,7 @@ def _finding(one: Diagnostic, lines: LineMap | None) -> dict[str, object]:
     return row
 
 
-def _emit(rows: Iterator[dict[str, object]], table: TableOptions, results: list[Parsed]) -> None:
+def _emit(rows: Iterator[dict[str, object]], table: TableOptions, source: Source | None) -> None:
     columns = [
         Column("file"),
         Column("ok"),
@@ -202,7 +203,7 @@ def _emit(rows: Iterator[dict[str, object]], table: TableOptions, results: list[
         Column("xla_would_reject", hidden=True),
         Column("notes", hidden=True),
     ]
-    emit_table(rows, columns, table)
+    emit_table(rows, columns, table, source=source)
     for _ in rows:  # a limit ends the table, not the checking
         pass
 

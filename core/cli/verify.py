@@ -16,6 +16,7 @@ from hloscope.core.hlo.verifier import Finding, VerifierOptions, options_for, ve
 from hloscope.core.text.made_shapes import take_made_shapes
 from hloscope.core.text.module_index import ModuleIndex
 from hloscope.core.text.reader import ReadResult, check_room, read_text, sound_module
+from hloscope.core.views.data import Source
 from hloscope.core.views.inputs import Input, classify, read_hlo_text
 
 _COLUMNS = (Column("file"), Column("ok"), Column("findings", show=lambda found: str(len(cast("list[object]", found)))))
@@ -77,7 +78,8 @@ def command(
 
     found = stream()
     if table.json or table.jsonl:
-        emit_table(found, _COLUMNS, table)
+        source = Source(files[0], "", None, None, "hlo") if len(files) == 1 else None
+        emit_table(found, _COLUMNS, table, source=source)
         for _ in found:  # a limit ends the table, not the checking
             pass
     else:

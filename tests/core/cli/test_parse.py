@@ -26,7 +26,9 @@ def _run(*words: str) -> Result:
 
 
 def _row(path: Path, *words: str) -> dict[str, Any]:
-    return json.loads(_run(str(path), "--json", *words).stdout)["rows"][0]
+    answer = json.loads(_run(str(path), "--json", *words).stdout)
+    assert answer["source"]["path"] == str(path)
+    return answer["rows"][0]
 
 
 @pytest.fixture

@@ -67,6 +67,7 @@ def test_a_finding_has_code_name_and_line(capsys: pytest.CaptureFixture[str], fi
 def test_json_rows(capsys: pytest.CaptureFixture[str], files: tuple[Path, Path]) -> None:
     code, out, _ = hloscope(capsys, "verify", "--json", *files)
     assert code == 1
+    assert json.loads(out)["source"] == {"path": None, "module": None, "xla_build": None, "target": None}
     rows = json.loads(out)["rows"]
     assert rows[0] == {"file": str(files[0]), "ok": True, "findings": []}
     assert rows[1]["ok"] is False

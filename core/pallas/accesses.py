@@ -78,7 +78,8 @@ class Access:
     """One statement that reads or writes a reference."""
 
     kind: str
-    """``read``, ``write``, ``update`` (reads and writes), ``atomic``, ``dma_read`` or ``dma_write``."""
+    """``read``, ``write``, ``update`` (reads and writes), ``atomic``, ``dma_read``, ``dma_write``, or ``remote_write``:
+    to the same memory of another device."""
     ref: RefId
     ranges: tuple[Range, ...] | None
     """One a dimension; None where the reference is reinterpreted, so that dimensions no longer correspond."""
@@ -106,7 +107,7 @@ class Access:
     @property
     def writes(self) -> bool:
         """Whether it changes memory."""
-        return self.kind in ("write", "update", "atomic", "dma_write")
+        return self.kind in ("write", "update", "atomic", "dma_write", "remote_write")
 
     @property
     def reads(self) -> bool:
@@ -381,9 +382,7 @@ def _touched(equation: Equation, operands: Sequence[Any]) -> Iterator[tuple[str,
     if name == "dma_start":
         source, target, *_ = equation.params["tree"]
         remote = equation.params["tree"][4] is not None
-        for kind, view in (("dma_read", source), ("dma_write", target)):
-            if kind == "dma_write" and remote:
-                continue
+        for kind, view in (("dma_read", source), ("remote_write" if remote else "dma_write", target)):
             ref, transforms = (view.ref, view.transforms) if isinstance(view, RefView) else (view, ())
             if isinstance(operands[ref.index], RefId):
                 yield kind, operands[ref.index], transforms, False, 0

@@ -48,6 +48,17 @@ def _tpu(subject: Subject, operand: Operand) -> Iterator[Finding]:
             operand.place,
         )
         return
+    kinds = {dim.kind for dim in operand.dims}
+    if "element" in kinds and not kinds <= {"element", "squeezed"}:
+        yield subject.finding(
+            "block-shape",
+            f"the block ({', '.join(map(str, operand.dims))}) of {operand.title} has dimensions of pl.Element and"
+            " others: a TPU takes it in every dimension or in none",
+            operand.spec_at,
+            operand.place,
+            fix="write pl.Element(n) for the other dimensions too, with an index map in elements",
+        )
+        return
     if len(block) == 1:
         yield from _tpu_rank_one(subject, operand)
         return
@@ -89,13 +100,27 @@ def _tpu_rank_one(subject: Subject, operand: Operand) -> Iterator[Finding]:
     )
 
 
+LONGEST_COPY = 256
+"""Elements in one dimension of an asynchronous copy."""
 WARPGROUP = 128
 """Threads that copy a block together; each takes whole bytes."""
 
 
 def _mosaic_gpu(subject: Subject, operand: Operand) -> Iterator[Finding]:
     """Blocks in shared memory are copied by a warpgroup. Source: ``mosaic_gpu`` of jax, ``async_copy``."""
-    if operand.space not in ("default", "smem") or operand.block_bytes % WARPGROUP == 0:
+    if operand.space not in ("default", "smem"):
+        return
+    if max(operand.block_shape, default=1) > LONGEST_COPY:
+        yield subject.finding(
+            "block-shape",
+            f"the block {list(operand.block_shape)} of {operand.title} has more than {LONGEST_COPY} elements in one"
+            " dimension, and a copy into shared memory takes no more",
+            operand.spec_at,
+            operand.place,
+            fix=f"a block of at most {LONGEST_COPY} in each dimension, or memory_space=plgpu.GMEM",
+        )
+        return
+    if operand.block_bytes % WARPGROUP == 0:
         return
     yield subject.finding(
         "block-shape",

@@ -91,13 +91,34 @@ def _bytes(aval: Aval) -> int:
     return math.prod(aval.shape) * itemsize_bits(aval.dtype) // 8
 
 
+SHARED_ALIGNMENT = 1024
+"""Bytes to which Mosaic GPU rounds every allocation in shared memory."""
+BARRIER = 8
+REDUCTION_SCRATCH = 2048
+"""Bytes that Mosaic GPU keeps for reductions where nothing else is said."""
+REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
+
+
 def _shared(subject: Subject) -> Iterator[Finding]:
+    """Source: ``jax-ml/jax:jax/_src/pallas/mosaic_gpu/lowering.py#Resources`` and its pipeline, a barrier a stage."""
     assert subject.chip is not None and subject.chip.shared is not None
-    needed = sum(one.block_bytes for one in subject.call.operands if one.space in ("default", "smem"))
-    needed += sum(_bytes(aval) for aval in subject.call.scratch if aval.space == "smem")
+    call = subject.call
+    sequential = [bound for bound, word in zip(call.grid, call.semantics, strict=True) if word == "sequential"]
+    rounds = math.prod(1 if bound is None else bound for bound in sequential)
+    stages = max(1, min(int(call.compiler.get("max_concurrent_steps") or 1), rounds))
+    sizes = [one.block_bytes * stages for one in call.operands if one.space in ("default", "smem")]
+    blocks = len(sizes)
+    sizes += [_bytes(aval) for aval in call.scratch if aval.space == "smem"]
+    needed = sum(-(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in sizes) + (
+        BARRIER * stages if blocks else 0
+    )
+    primitives = subject.facts.primitives if subject.facts is not None else ()
+    if any(equation.primitive in REDUCTIONS for equation, _ in primitives):
+        needed += int(call.compiler.get("reduction_scratch_bytes") or REDUCTION_SCRATCH)
     if needed > subject.chip.shared:
+        held = f", held {stages} times" if stages > 1 else ""
         yield subject.finding(
             "shared-memory-budget",
-            f"blocks and scratch take {needed:,} bytes of shared memory, and a block on {subject.chip.name} has"
+            f"blocks{held} and scratch take {needed:,} bytes of shared memory, and a block on {subject.chip.name} has"
             f" {subject.chip.shared:,}",
         )

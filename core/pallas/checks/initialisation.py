@@ -87,6 +87,9 @@ def _reads(
         for write in writes:
             if write is read:
                 continue
+            if write.kind == "remote_write":  # another device's, at any time
+                possible[...] = True
+                continue
             before = _before(_first(write, starts, ends), write.order, when, read.order)
             possible |= before
             if write.steps is not None and not write.masked and not write.reads_old and _covers(write, read):

@@ -37,7 +37,7 @@ def check_slices(subject: Subject) -> Iterator[Finding]:
         told.add(key)
         step, dim, start, size = found
         point = from_point(subject.schedule.point(step))
-        verb = "writes" if access.kind in ("write", "atomic", "dma_write") else "reads"
+        verb = "writes" if access.kind in ("write", "atomic", "dma_write", "remote_write") else "reads"
         yield subject.finding(
             "kernel-slice-out-of-range",
             f"{point}the kernel {verb} elements {start}:{start + size} of dimension {dim} of"

@@ -100,7 +100,7 @@ def check_parallel(subject: Subject) -> Iterator[Finding]:
         if walk.operand.number in subject.unused:
             continue  # what races there is dropped
         stores = [one for one in accesses_of(subject, walk) if one.writes]
-        plain = [one for one in stores if one.kind != "atomic"]
+        plain = [one for one in stores if one.kind not in ("atomic", "remote_write")]
         if not plain:
             continue
         where = " and ".join(str(d) for d in sorted(dims))

@@ -33,7 +33,8 @@ class Step:
     """One thing that happened in a run."""
 
     kind: str
-    """``step``, ``fetch``, ``write_back``, ``copy_start``, ``copy_done``, ``wait``, ``signal``, ``read``, ``write``."""
+    """``step``, ``fetch``, ``write_back``, ``copy_start``, ``copy_done``, ``wait``, ``signal``, ``read``, ``write``,
+    ``read_unwritten``."""
     detail: str
     point: tuple[int, ...]
     device: int

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from hloscope.core.pallas.interpret.memory import (
     clamp_range,
     keep_range,
     read,
+    region,
     write,
     write_masked,
 )
@@ -147,6 +148,15 @@ class GpuMachine(Machine):
         if self.observer is not None:
             self.observer(Step(kind, detail, self.point, 0, self.program, self.place))
 
+    def _note_access(self, kind: str, ref: Ref, mask: Array | None) -> None:
+        if self.observer is None:
+            return
+        memory = self._global(ref)
+        low = memory.low if memory is not None else (0,) * ref.buffer.data.ndim
+        where = region(ref, mask)
+        box = tuple((a - by, b - by) for (a, b), by in zip(where.box, low, strict=True))
+        self._note(kind, f"{ref.buffer.name}{replace(where, box=box)}")
+
     def _global(self, ref: Ref) -> _Memory | None:
         return next((memory for memory in self.memories if memory.buffer is ref.buffer), None)
 
@@ -195,6 +205,7 @@ class GpuMachine(Machine):
             part = _chosen(apply(written, _plain(ref)), mask)
             own = part.all() if memory is None else _chosen(apply(written | ~memory.inside, _plain(ref)), mask).all()
             if not own:
+                self._note_access("read_unwritten", ref, mask)
                 self.faults.add(
                     Fault(
                         "uninitialized-read",
@@ -203,14 +214,14 @@ class GpuMachine(Machine):
                         self.place,
                     )
                 )
-        self._note("read", ref.buffer.name)
+        self._note_access("read", ref, mask)
         return read(ref)
 
     def store(self, ref: Ref, value: Any, mask: Array | None = None) -> None:
         memory = self._global(ref)
         if memory is not None:
             self._access(memory, ref, "write", mask)
-        self._note("write", ref.buffer.name)
+        self._note_access("write", ref, mask)
         self._put(ref, value, mask)
 
     def _put(self, ref: Ref, value: Any, mask: Array | None) -> None:
@@ -232,6 +243,7 @@ class GpuMachine(Machine):
                     self.place,
                 )
             )
+        self._note_access("atomic", target, mask)
         old = read(target)
         self._put(target, combine(old, value).astype(old.dtype), mask)
         return old

@@ -276,6 +276,7 @@ class WatchedMachine(Machine):
         if mask is not None and np.shape(mask) == part.shape:
             part = part | ~np.asarray(mask)
         if part.size and not part.all():
+            self.note("read_unwritten", f"{ref.buffer.name}{where}")
             self.faults.add(
                 Fault(
                     "uninitialized-read",

@@ -148,6 +148,8 @@ class DashboardApp(App[None]):
     def on_mount(self) -> None:
         """To the place asked for, else where one was the last time, else to the overview."""
         sys.setswitchinterval(_SWITCH_SECONDS)
+        if isinstance(self.run_opened, FarRun):
+            self.run_opened.take_up()
         theme = self.state.get("theme")
         if isinstance(theme, str) and theme in self.available_themes:
             self.theme = theme

@@ -172,10 +172,13 @@ class _Desk:
         self._lock = threading.Lock()
         self._link: _Link | None = None
         self.users = 0
+        self.abandoned = False
 
     def link(self) -> _Link:
-        """A reader that lives."""
+        """A reader that lives. Raises CancelledError where nobody wants an answer any more."""
         with self._lock:
+            if self.abandoned:
+                raise CancelledError("cancelled")
             if self._link is None or self._link.lost:
                 if self._link is not None:
                     self._link.close()
@@ -184,6 +187,7 @@ class _Desk:
 
     def abandon(self) -> None:
         """End the reader; who waits for it is told that the answer is no longer wanted."""
+        self.abandoned = True
         with self._lock:
             if self._link is not None:
                 self._link.abandoned = True
@@ -237,8 +241,12 @@ class FarRun(Run):
         return self._desk.link().pid
 
     def abandon(self) -> None:
-        """Nobody waits any more for what was asked; the reader ends, and is started anew for the next question."""
+        """The reader ends; who waits for it, or asks something new, is told that it was cancelled."""
         self._desk.abandon()
+
+    def take_up(self) -> None:
+        """Questions are answered again, after `abandon`."""
+        self._desk.abandoned = False
 
     def close(self) -> None:
         super().close()

@@ -568,7 +568,7 @@ def _progress() -> Callable[[Step], None] | None:
     def show(step: Step) -> None:
         click.echo(
             f"  {step.level} {step.tried} of {step.low}..{step.high}: {step.outcome.kind}; "
-            f"{step.remaining} more at most",
+            f"{step.remaining} more at most{f'; so far: {step.so_far}' if step.so_far else ''}",
             err=True,
         )
 

@@ -44,10 +44,16 @@ class Step:
     """Smallest position known to be wrong before the probe."""
     tried: int
     outcome: Outcome
+    so_far: str = ""
+    """What is known of the verdict before this level's end, in words."""
+    one_by_one: bool = False
+    """Whether the level looks at one thing after the other: nothing is halved."""
 
     @property
     def remaining(self) -> int:
-        """Probes that halving still needs at most after this one."""
+        """Probes that this level still needs at most after this one."""
+        if self.one_by_one:
+            return 0 if self.outcome.kind == "wrong" else max(0, self.high - self.tried)
         low, high = self.low, self.high
         if self.outcome.kind == "right":
             low = self.tried

@@ -53,6 +53,7 @@ class CoreSearch:
     prober: Prober = field(default_factory=Prober)
     _judge: CoreJudge = field(init=False)
     _steps: list[Step] = field(default_factory=list[Step])
+    _so_far: str = ""
 
     def __post_init__(self) -> None:
         values_only = not self.oracle.evaluates
@@ -71,6 +72,7 @@ class CoreSearch:
             subject = subject.without(names[-1])
             if self._ask(subject, Choice()).kind == "right":
                 break
+            self._so_far = ""
             more = self._search(subject, f" without {names[-1]}")
             if not more.culprits or more.culprits[0].pass_name in names:
                 break
@@ -97,6 +99,7 @@ class CoreSearch:
             return self._no_fault(error, failed)
         guilty = runs[found.position - 1]
         answer = Answer(_verdict(found.outcome))
+        self._so_far = f"{answer.verdict} by {_name(guilty)}"
         answer.evidence.append(f"with every run up to {_name(guilty)} the result is {_said(found.outcome)}")
         if not self._steady(subject, (up_to(found.low), up_to(found.position)), answer):
             return answer
@@ -212,6 +215,7 @@ class CoreSearch:
         return True
 
     def _saw(self, step: Step) -> None:
+        step = replace(step, so_far=self._so_far)
         self._steps.append(step)
         if self.watch is not None:
             self.watch(step)

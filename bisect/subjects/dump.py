@@ -123,6 +123,7 @@ class _Search:
         self._stages = _distinct(asked.run_)
         self._verdicts: dict[int, StageVerdict] = {}
         self._answer = Answer("cannot-tell")
+        self._so_far = ""
 
     def run(self) -> Answer:
         answer = self._answer
@@ -187,20 +188,17 @@ class _Search:
         if self._asked.quick:
             answer.verdict = "no-difference"
             return None
-        wrong: int | None = None
         unknown: list[int] = []
         if self._asked.prober.ways > 1:
             self._probe_all(range(1, len(self._stages)))
         for position in range(1, len(self._stages)):
             outcome = self._probe(position)
-            self._saw(Step("stage", 0, len(self._stages) - 1, position, outcome))
-            if outcome.kind == "wrong" and wrong is None:
-                wrong = position
-            elif outcome.kind == "unknown":
+            self._saw(Step("stage", position - 1, len(self._stages) - 1, position, outcome, one_by_one=True))
+            if outcome.kind == "wrong":
+                answer.evidence.append("the last stage does not show it: a later stage computes the right thing again")
+                return position
+            if outcome.kind == "unknown":
                 unknown.append(self._stages[position])
-        if wrong is not None:
-            answer.evidence.append("the last stage does not show it: a later stage computes the right thing again")
-            return wrong
         answer.probes = _report(self._steps)
         if unknown:
             reason = self._verdicts[unknown[0]].reason
@@ -225,7 +223,7 @@ class _Search:
                 continue
             closer = self._judge.alone(self._stages[position], self._stages[position - 1])
             outcome = Outcome("wrong" if closer.status == DIFFERS else "right", closer.reason)
-            self._saw(Step("change alone", 0, len(self._stages) - 1, position, outcome))
+            self._saw(Step("change alone", position - 1, len(self._stages) - 1, position, outcome, one_by_one=True))
             if closer.status == DIFFERS:
                 self._verdicts[self._stages[position]] = closer
                 self._judge.relative_to(self._stages[position - 1])
@@ -315,7 +313,7 @@ class _Search:
         wrong = None
         for position in range(1, len(self._stages)):
             outcome = self._probe(position)
-            self._saw(Step("stage", 0, len(self._stages) - 1, position, outcome))
+            self._saw(Step("stage", position - 1, len(self._stages) - 1, position, outcome, one_by_one=True))
             if outcome.kind == "wrong":
                 wrong = position
                 break
@@ -346,6 +344,7 @@ class _Search:
         answer.arrays["inputs.npz"] = (list(self._judge.inputs), [])
         answer.arrays["expected.npz"] = ([], list(self._judge.outputs))
         answer.verdict = "wrong-stage"
+        self._so_far = f"stage {number} ({row.pass_name}) is wrong"
         answer.evidence.append(f"stage {number} ({row.pass_name}) computes something else: {verdict.reason}")
         occurrence = sum(one.pass_name == row.pass_name for one in self._run.outline[:number])
         culprit = Culprit(row.file or self._run.source.path, row.pass_name, row.pipeline, occurrence, stage=number)
@@ -491,6 +490,7 @@ class _Search:
         return replace(culprit, instruction=line.after.name, produced=(line.after.name,), sentence=sentence)
 
     def _saw(self, step: Step) -> None:
+        step = replace(step, so_far=self._so_far)
         self._steps.append(step)
         if self._asked.watch is not None:
             self._asked.watch(step)

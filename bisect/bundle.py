@@ -277,9 +277,10 @@ def report(
             yield f"- XLA's own tools: `{tool}`"
     if {"repro.py", "before.hlo", "after.hlo"} <= set(files):
         # Compiled again, the stage before would be made wrong by the same pass.
-        names = ",".join(dict.fromkeys(one.pass_name for one in answer.culprits))
-        off = " ".join([*([flags] if flags else []), f"--xla_disable_hlo_passes={names}"])
-        tool = f"XLA_FLAGS={shlex.quote(off)} python repro.py before.hlo after.hlo"
+        names = ",".join(dict.fromkeys(one.pass_name for one in answer.culprits if one.fuel is None))
+        off = " ".join([*([flags] if flags else []), *([f"--xla_disable_hlo_passes={names}"] if names else [])])
+        tool = f"XLA_FLAGS={shlex.quote(off)} " if off else ""
+        tool += "python repro.py before.hlo after.hlo"
         yield f"- the two stages, as far as XLA:CPU takes them: `{tool}` (jax on CPU)"
     if "minimal.hlo" in files:
         yield "- `minimal.hlo`: the smallest module found that still shows the fault"

@@ -45,14 +45,14 @@ def tiled_bytes(shape: Sequence[int], dtype: str) -> int:
 def _tpu(subject: Subject) -> Iterator[Finding]:
     assert subject.chip is not None
     call = subject.call
-    vector, scalar = 0, 0
+    blocks, vector, scalar = 0, 0, 0
     largest = (0, "", call.at)
     for operand in call.operands:
         shape = [dim.size for dim in operand.dims if dim.in_ref]
         if operand.space in ("default", "vmem"):
             count = 1 if operand.is_trivial else operand.buffers or 2
             needed = tiled_bytes(shape, operand.array.dtype) * count
-            vector += needed
+            blocks, vector = blocks + needed, vector + needed
             if needed > largest[0]:
                 largest = (needed, f"{operand.title} ({count} x {list(operand.block_shape)})", operand.spec_at)
         elif operand.space == "smem":
@@ -76,6 +76,15 @@ def _tpu(subject: Subject) -> Iterator[Finding]:
             f"blocks and scratch take {vector:,} bytes of vector memory, and {whose} has {capacity:,};"
             f" the largest is {largest[1]} with {largest[0]:,}",
             largest[2],
+        )
+    elif limit is None and subject.chip.scoped is not None and blocks > subject.chip.scoped:
+        yield subject.finding(
+            "vmem-budget",
+            f"blocks take {blocks:,} bytes of vector memory, and {subject.chip.name}'s compiler gives those of one"
+            f" kernel {subject.chip.scoped:,} unless vmem_limit_bytes says more; the largest is {largest[1]} with"
+            f" {largest[0]:,}",
+            largest[2],
+            fix="smaller blocks, or CompilerParams(vmem_limit_bytes=...)",
         )
     if subject.chip.smem is not None and scalar > subject.chip.smem:
         yield subject.finding(

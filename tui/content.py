@@ -279,6 +279,8 @@ def _life(facts: WhyFacts) -> list[Line]:
         where = f"{step.pipeline}/{step.pass_name}" if step.pipeline else step.pass_name
         name = f" as {step.name}" if step.name != facts.name else ""
         by = f", replaced by {names(step.replaced_by, 3)}" if step.replaced_by else ""
+        made = fused_into(facts) if word == "removed by" and not by else None
+        by = f", fused into {made}" if made else by
         text = f"  {word} [{step.index}] {where}{name}{by}"
         return Line(text, "strong", step.name, step.index, ((text, "strong"),))
 
@@ -286,6 +288,15 @@ def _life(facts: WhyFacts) -> list[Line]:
     if last.what == "removed":
         out.append(said("removed by", last))
     return out
+
+
+def fused_into(facts: WhyFacts) -> str | None:
+    """The fusion that holds an instruction now which its last stage took away; None where none is known to."""
+    last = facts.passes[-1] if facts.passes else None
+    if last is None or last.what != "removed":
+        return None
+    rows = (row for row in facts.fusion if row.verdict == "fused" and row.made)
+    return next((row.made for row in rows if last.name in (row.producer, *row.consumers)), None)
 
 
 def _fusion_part(facts: WhyFacts) -> list[Line]:

@@ -24,7 +24,10 @@ class Actions(Provider):
 
         app = cast(DashboardApp, self.app)
         seen: set[str] = set()
-        for active in self.screen.active_bindings.values():
+        here = app.here
+        own = {one.description for one in own_bindings(here.screen)} if here is not None else set[str]()
+        # What only this screen can do comes first: moving about is known.
+        for active in sorted(self.screen.active_bindings.values(), key=lambda one: one.binding.description not in own):
             binding = active.binding
             if binding.description and binding.description not in seen and not binding.action.startswith("dismiss"):
                 seen.add(binding.description)
@@ -32,7 +35,6 @@ class Actions(Provider):
                 yield binding.description, f"key {key}", partial(app.run_action, binding.action, active.node)
         for name, key, title in SCREENS:
             yield f"Screen: {title}", f"key {key}", partial(app.go, Place(name))
-        here = app.here
         for name, _, title in SCREENS:
             if here is None or name != here.screen:
                 for binding in own_bindings(name):

@@ -150,6 +150,10 @@ async def test_stages_side_by_side_events_and_the_way_of_one_instruction() -> No
         assert len(pilot.app.screen.query_one(StageTable).stages) < 10
         await press(pilot, "f")
         assert len(pilot.app.screen.query_one(StageTable).stages) == 27
+        await ask(pilot, "g", "transpose.8")
+        assert "removed by [19] HLO_passes_after_layout_assignment/fusion, fused into pad_concatenate_fusion" in lines(
+            pilot, "#pane"
+        )
         await ask(pilot, "i", "build_corpus.py:296 ")
         found = lines(pilot, "#pane")
         assert " instructions match" in found and "%" in found

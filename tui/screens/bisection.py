@@ -183,7 +183,7 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
             whole = _whole(probes)
             bars = [_range_bar(one, whole[str(one.get("level"))]) for one in probes]
             rows = [
-                ("level", "searched", "tried", "", "outcome"),
+                ("level", "searched", "tried", "right … wrong", "outcome"),
                 *(
                     (
                         str(one.get("level")),

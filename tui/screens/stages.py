@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from hloscope.core.views.run import label
 from hloscope.core.views.summary import show_ns
-from hloscope.tui.content import Line, diff_lines, event_lines, place_lines, text_lines, why_lines
+from hloscope.tui.content import Line, diff_lines, event_lines, fused_into, place_lines, text_lines, why_lines
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import RunScreen, Work
 from hloscope.tui.search import with_source_lines
@@ -414,6 +414,8 @@ class StagesScreen(RunScreen):
         self._fill(self._stage)
         self.at(self.where())
         fates = ", ".join(f"{step.what} at {step.index}" for step in facts.passes[:6])
+        made = fused_into(facts)
+        fates += f" (fused into {made})" if made else ""
         self.say(f"{facts.name}: {fates}; f shows all stages")
 
     def action_graph(self) -> None:

@@ -1,10 +1,12 @@
 """Edits of a text that keep what it computes: a call or fusion laid open in its place, instructions put into one.
 
-Both work on the text alone, so that the rest of it stays as it was typed.
+Both work on the text alone, so that the rest of it stays as it was typed. Names stay unique within the module, which
+XLA asks for.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,10 @@ _STAYS = ("parameter", "tuple-select")
 
 
 def inline(reading: Reading, i: int) -> types.CodeAction | None:
-    """Lay the computation that a call or fusion runs open in its place; None where that cannot be done."""
+    """Lay the computation that a call or fusion runs open in its place; None where that cannot be done.
+
+    The computation goes where nothing else calls it.
+    """
     index = reading.index
     called = index.called(i)
     if index.opcode(i) not in ("call", "fusion") or len(called) != 1 or called[0] < 0:
@@ -31,8 +36,8 @@ def inline(reading: Reading, i: int) -> types.CodeAction | None:
     body, operands = index.computation(called[0]), index.operands(i)
     if -1 in operands or not 0 < len(body) <= MOST or body.root < 0 or "control-predecessors" in index.text(i):
         return None
-    home = index.computation_of(i)
-    taken = {index.name(k) for k in range(index.computation(home).begin, index.computation(home).end)}
+    goes = index.callers(called[0]) == [i] and not body.is_entry
+    taken = _Taken(index, range(body.begin, body.end) if goes else range(0))
     names = dict[str, str]()
     for k in range(body.begin, body.end):
         name = index.name(k)
@@ -44,8 +49,7 @@ def inline(reading: Reading, i: int) -> types.CodeAction | None:
         elif k == body.root:
             names[name] = index.name(i)
         else:
-            names[name] = _fresh(name, taken)
-            taken.add(names[name])
+            names[name] = taken.fresh(name)
     lines: list[str] = []
     for k in range(body.begin, body.end):
         if index.opcode(k) == "parameter":
@@ -56,11 +60,15 @@ def inline(reading: Reading, i: int) -> types.CodeAction | None:
         root = "ROOT " if k == body.root and index.is_root(i) else ""
         lines.append(root + line)
     indent = _indent(reading.text, index.span(i)[0])
-    edit = types.TextEdit(reading.range(*index.span(i)), f"\n{indent}".join(lines))
+    edits = [types.TextEdit(reading.range(*index.span(i)), f"\n{indent}".join(lines))]
+    if goes:
+        start, end = body.span
+        behind = reading.text[end : end + 2]
+        edits.append(types.TextEdit(reading.range(start, end + len(behind) - len(behind.lstrip("\n"))), ""))
     return types.CodeAction(
         f"Inline %{body.name} into its place",
         kind=types.CodeActionKind.RefactorInline,
-        edit=types.WorkspaceEdit(changes={reading.uri: [edit]}),
+        edit=types.WorkspaceEdit(changes={reading.uri: edits}),
     )
 
 
@@ -83,12 +91,15 @@ def outline(reading: Reading, start: int, end: int) -> types.CodeAction | None:
     if len(outside) != 1 or outside[0] != last - 1:
         return None
     given = list(dict.fromkeys(op for k in range(first, last) for op in index.operands(k) if not first <= op < last))
-    name = _fresh("outlined", {index.computation(c).name for c in range(index.computation_count)})
-    inside = {index.name(k) for k in range(first, last)}
+    numbers = itertools.count()
+    name = next(new for n in numbers if index.find_computation(new := _numbered("outlined", n)) is None)
+    taken = _Taken(index)
     names = dict[str, str]()
     for number, op in enumerate(given):
-        names[index.name(op)] = _fresh(f"p{number}", inside)
+        names[index.name(op)] = taken.fresh(f"p{number}")
     result = last - 1
+    # The call has the result's name, for those behind the selection.
+    names[index.name(result)] = taken.fresh(index.name(result))
     signature = ", ".join(f"{names[index.name(op)]}: {index.shape_text(op)}" for op in given)
     lines = [f"%{name} ({signature}) -> {index.shape_text(result)} {{"]
     for number, op in enumerate(given):
@@ -108,10 +119,26 @@ def outline(reading: Reading, start: int, end: int) -> types.CodeAction | None:
     )
 
 
-def _fresh(name: str, taken: set[str]) -> str:
-    if name not in taken:
-        return name
-    return next(new for n in range(1, len(taken) + 2) if (new := f"{name}.{n}") not in taken)
+class _Taken:
+    """The names of a module's instructions, but those that go, and the ones given out here."""
+
+    def __init__(self, index: ModuleIndex, going: range = range(0)) -> None:
+        self._index = index
+        self._going = going
+        self._given = set[str]()
+
+    def fresh(self, name: str) -> str:
+        """A name that nothing has: this one, or it with a number behind."""
+        found = next(new for n in itertools.count() if not self._has(new := _numbered(name, n)))
+        self._given.add(found)
+        return found
+
+    def _has(self, name: str) -> bool:
+        return name in self._given or any(k not in self._going for k in self._index.find_all(name))
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{name}.{number}" if number else name
 
 
 def _renamed(index: ModuleIndex, k: int, names: dict[str, str]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hloscope.core.hlo.verifier.verify import verify
 from hloscope.core.text import load_module
 from hloscope.core.text.module_index import ModuleIndex
 from hloscope.core.views.attribute_words import attribute_words
@@ -64,8 +65,9 @@ def test_a_fusion_is_laid_open_in_its_place(shared: Any) -> None:
     found = action(client, uri, "Inline", "%f = ")
     assert found is not None
     text = applied(TEXT, found, uri)
-    # The body's %t is not the caller's: it gets a name of its own.
+    # The body's %t is not the caller's: it gets a name of its own. Nothing else calls the body, which goes.
     assert "  %t.1 = f32[4]{0} add(%t, %a)\n  %f = f32[4]{0} negate(%t.1)\n  %u = " in text
+    assert "%body" not in text and "\n\n\n" not in text
     assert load_module(text).entry.root is not None and not ModuleIndex.from_text(text).errors
     assert action(client, uri, "Inline", "%u = ") is None
 
@@ -79,7 +81,9 @@ def test_instructions_are_put_into_a_computation(shared: Any) -> None:
     module = load_module(text)
     assert module.find_computation("outlined") is not None
     assert "  %v = f32[4]{0} call(%f, %b), to_apply=%outlined\n" in text
-    assert "ROOT %v = f32[4]{0} subtract(%u, %p0)" in text
+    # names are unique within the module: inside, the result has another than the call
+    assert "ROOT %v.1 = f32[4]{0} subtract(%u, %p0)" in text
+    assert {one.instruction for one in verify(module)} == {"t"}  # as before
     # %f is used behind the selection as well: two results are no computation's.
     assert action(client, uri, "Outline", "%f = ", "%u = ") is None
 

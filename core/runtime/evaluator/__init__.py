@@ -99,7 +99,9 @@ def bind(names: Sequence[str], shapes: Sequence[Shape], args: Sequence[Value]) -
     """Arguments checked against parameters. Raises EvaluationError naming the first parameter that does not fit."""
     flat = [leaf for shape in shapes for _, leaf in shape.leaves()]
     given: list[Value] = list(args)
-    if len(given) != len(shapes) and len(given) == len(flat):
+    # Leaf by leaf; as many leaves as parameters say nothing where a tuple has one alone.
+    packed = any(isinstance(one, tuple) for one in given) or not any(shape.is_tuple for shape in shapes)
+    if len(given) == len(flat) and (len(given) != len(shapes) or not packed):
         source: Iterator[Value] = iter(given)
         given = [pack(shape, source) for shape in shapes]
     if len(given) != len(shapes):

@@ -369,6 +369,10 @@ def test_tuple_parameters_take_tuples_or_leaves() -> None:
     nested: Value = (number(2, np.float32), (number(3, np.int32), TOKEN))
     assert float(np.asarray(evaluate(module, [nested])[0])) == 2
     assert float(np.asarray(evaluate(module, [nested[0], nested[1][0], TOKEN])[0])) == 2  # type: ignore[index]
+    body = "  t = (f32[2]) parameter(0)\n  ROOT g = f32[2] get-tuple-element(t), index=0"
+    alone = load_module(f"HloModule m\nENTRY e {{\n{body}\n}}\n")
+    for args in ([np.ones(2, np.float32)], [(np.ones(2, np.float32),)]):
+        assert np.asarray(evaluate(alone, args)[0]).tolist() == [1, 1]
 
 
 SUM_AND_NEGATION = """pair {

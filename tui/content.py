@@ -296,7 +296,7 @@ def fused_into(facts: WhyFacts) -> str | None:
     if last is None or last.what != "removed":
         return None
     rows = (row for row in facts.fusion if row.verdict == "fused" and row.made)
-    return next((row.made for row in rows if last.name in (row.producer, *row.consumers)), None)
+    return next((row.made for row in rows if last.name in (row.producer, *(row.consumers or ()))), None)
 
 
 def _fusion_part(facts: WhyFacts) -> list[Line]:

@@ -85,9 +85,10 @@ class _Link:
     def __init__(self) -> None:
         mine, its = socket.socketpair()
         with its:
-            # A session of its own: what interrupts the terminal is for the dashboard.
+            # A session of its own: what interrupts the terminal is for the dashboard. -P: a file of the user's that
+            # has the name of a module of Python's is not imported.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hloscope.tui.reader", str(its.fileno())],
+                [sys.executable, "-P", "-m", "hloscope.tui.reader", str(its.fileno())],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 pass_fds=(its.fileno(),), start_new_session=True,
             )  # fmt: skip

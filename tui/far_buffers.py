@@ -5,32 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hloscope.core.views.buffers import BufferMap, Buffers
+from hloscope.tui.far import call
 
 if TYPE_CHECKING:
     from hloscope.core.buffers.hazards import Hazard
     from hloscope.core.buffers.questions import ShareAnswer, WhatIf
     from hloscope.core.views.run import Run
-    from hloscope.tui.far import FarRun
 
 
 class FarBuffers(Buffers):
     """What the dashboard asks; anything else would be worked out here."""
 
-    def __init__(self, run: FarRun) -> None:
+    def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._far = run
 
     def map(self, *, largest: int = 10, hazards: bool = False) -> BufferMap:
-        return self._far.call(_map, self._far, largest=largest, hazards=hazards)
+        return call(_map, self._far, largest=largest, hazards=hazards)
 
     def hazards(self) -> list[Hazard]:
-        return self._far.call(_hazards, self._far)
+        return call(_hazards, self._far)
 
     def can_share(self, first: str, second: str) -> ShareAnswer:
-        return self._far.call(_can_share, self._far, first, second)
+        return call(_can_share, self._far, first, second)
 
     def what_if(self, change: str) -> WhatIf:
-        return self._far.call(_what_if, self._far, change)
+        return call(_what_if, self._far, change)
 
 
 def _map(run: Run, *, largest: int, hazards: bool) -> BufferMap:

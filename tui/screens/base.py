@@ -167,7 +167,7 @@ class RunScreen(Screen[None]):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The screen itself is a background."""
-        return blank_lines(self, crop) or super().render_lines(crop)
+        return blank_lines(self, crop, super().render_lines)
 
     def _refresh_layout(self, size: Size | None = None, scroll: bool = False) -> None:
         """Not drawn at once where everything is drawn next anyway."""

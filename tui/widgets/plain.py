@@ -4,36 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.style import Style
 from textual import containers
-from textual.strip import Strip
+from textual.geometry import Region
 
 if TYPE_CHECKING:
-    from textual.geometry import Region
+    from collections.abc import Callable
+
+    from textual.strip import Strip
     from textual.widget import Widget
 
 
-def blank_lines(widget: Widget, crop: Region) -> list[Strip] | None:
-    """The lines of a widget that is nothing but its background; None where it has a border or more."""
-    styles = widget.styles
-    if styles.gutter or widget.opacity != 1.0 or styles.has_rule("hatch") or styles.has_rule("tint"):
-        return None
-    background = widget.background_colors[1]
-    strip = Strip.blank(crop.width, Style.from_color(bgcolor=background.rich_color))
-    for one in widget.get_line_filters():
-        strip = strip.apply_filter(one, background)
-    return [strip] * crop.height
+def blank_lines(widget: Widget, crop: Region, line: Callable[[Region], list[Strip]]) -> list[Strip]:
+    """The lines of a widget that shows its background, or that and what stands on its left and right: one made by
+    `line` is every one of them. With more than that all are made by `line`."""
+    gutter = widget.styles.gutter
+    if gutter.top or gutter.bottom or crop.height < 2:
+        return line(crop)
+    return line(Region(crop.x, crop.y, crop.width, 1)) * crop.height
 
 
 class Horizontal(containers.Horizontal):
     """Children beside one another."""
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        return blank_lines(self, crop) or super().render_lines(crop)
+        return blank_lines(self, crop, super().render_lines)
 
 
 class Vertical(containers.Vertical):
     """Children below one another."""
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        return blank_lines(self, crop) or super().render_lines(crop)
+        return blank_lines(self, crop, super().render_lines)

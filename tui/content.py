@@ -295,8 +295,8 @@ def fused_into(facts: WhyFacts) -> str | None:
     last = facts.passes[-1] if facts.passes else None
     if last is None or last.what != "removed":
         return None
-    rows = (row for row in facts.fusion if row.verdict == "fused" and row.made)
-    return next((row.made for row in rows if last.name in (row.producer, *(row.consumers or ()))), None)
+    rows = (row for row in facts.fusion or () if row.verdict == "fused" and row.made)
+    return next((row.made for row in rows if last.name in (row.producer, *row.consumers)), None)
 
 
 def _fusion_part(facts: WhyFacts) -> list[Line]:

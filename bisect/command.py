@@ -7,12 +7,13 @@ import re
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
 
+from hloscope.bisect.settings import Ending, Given
 from hloscope.core.cli.opening import module_option, say_notes
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.errors import UnsupportedError, UsageError
@@ -204,30 +205,6 @@ def _installed() -> str:
     return f"{package_version('jaxlib')} {package_version('numpy')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """One module, and what is right for it."""
-
-    data: bytes
-    path: str
-    source: Source
-    oracle: str
-    args_path: str | None
-    seed: int
-
-    @property
-    def text(self) -> str:
-        """The module as text."""
-        return self.data.decode("utf-8", "surrogateescape")
-
-    def line(self, culprit: Culprit) -> int | None:
-        """1-based line of what a culprit names."""
-        from hloscope.core.views.run import find_definition
-
-        place = find_definition(self.data, culprit.instruction, 0) if culprit.instruction is not None else None
-        return place.line + 1 if place is not None else culprit.line
-
-
 def _search_core(
     given: Given,
     passes: str | None,
@@ -319,20 +296,6 @@ def _search_pallas(
     chip = None if target == "cpu" else target
     answer = PallasSearch(trace, chip, seed, watch=_progress(), journal=probes.journal).run()
     return _finish(answer, None, lambda culprit: culprit.line, ending)
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How an answer is given."""
-
-    as_json: bool
-    bundle: str | None
-    redact: bool
-    force: bool
-    report: str | None = None
-    """File for the answer as Markdown."""
-    reduce: bool = True
-    """Whether a bundle's module is made small."""
 
 
 def _finish(

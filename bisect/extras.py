@@ -16,11 +16,11 @@ from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.passes.registry import Registry
 
 if TYPE_CHECKING:
-    from hloscope.bisect.command import Ending, Given
     from hloscope.bisect.probing import Prober
     from hloscope.bisect.reduce import Shows
     from hloscope.bisect.reduce_command import Inputs
     from hloscope.bisect.result import Answer
+    from hloscope.bisect.settings import Ending, Given
     from hloscope.core.hlo.module import HloModule
 
 REDUCE_BUDGET = 150

@@ -7,13 +7,16 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from difflib import get_close_matches
 from pathlib import Path
+from tempfile import mkdtemp
 
 from hloscope.bisect.journal import cache_folder
 from hloscope.core.errors import CompileError, UsageError
 
 INSTALL_SECONDS = 900.0
+_PART = ".part-"
 _RANGE = re.compile(r"([A-Za-z][\w-]*)=([0-9][\w.]*)\.\.([0-9][\w.]*)$")
 _SINGLE = re.compile(r"([A-Za-z][\w-]*)=([0-9][\w.]*(?:,[0-9][\w.]*)*)$")
 FIRST_WITH_NUMPY_2 = (0, 4, 26)
@@ -81,21 +84,36 @@ def environment(version: str) -> str:
     """
     folder = environments() / f"jaxlib-{version}"
     python = folder / "bin" / "python"
-    whole = _whole(version)
-    if whole.exists() and python.exists():
+    if _whole(version).exists() and python.exists():
         return str(python)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    environments().mkdir(parents=True, exist_ok=True)
+    _forget_old()
+    # Elsewhere first: an installer outlives this process where it is killed, and would write into the next try's.
+    place = Path(mkdtemp(prefix=f"{_PART}{version}-", dir=environments()))
+    made = place / "environment"
     numpy = "numpy<2" if version_key(version) < FIRST_WITH_NUMPY_2 else "numpy"
-    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    _run([sys.executable, "-m", "venv", str(folder)], version)
+    pip = [str(made / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     try:
-        _run([*pip, f"jaxlib=={version}", f"jax=={version}", numpy], version)
-    except CompileError:
-        # The two packages are not always released under one number.
-        _run([*pip, f"jaxlib=={version}", f"jax<={version}", numpy], version)
-    whole.touch()
+        _run([sys.executable, "-m", "venv", str(made)], version)
+        try:
+            _run([*pip, f"jaxlib=={version}", f"jax=={version}", numpy], version)
+        except CompileError:
+            # The two packages are not always released under one number.
+            _run([*pip, f"jaxlib=={version}", f"jax<={version}", numpy], version)
+        (made / "whole").touch()
+        if not _whole(version).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            made.rename(folder)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
     return str(python)
+
+
+def _forget_old() -> None:
+    """Remove what killed installations have left."""
+    for one in environments().glob(f"{_PART}*"):
+        if time.time() - one.stat().st_mtime > 2 * INSTALL_SECONDS:
+            shutil.rmtree(one, ignore_errors=True)
 
 
 def _whole(version: str) -> Path:

@@ -44,7 +44,7 @@ def answer() -> Answer:
     found = Answer("below-hlo", [Culprit("/home/bob/proj/secret.hlo", "fusion", "", 0, sentence="of jit_bobs_plan")])
     found.evidence = ["seen in /home/bob/proj/secret.hlo", "module jit_bobs_plan"]
     found.texts["module.hlo"] = TEXT
-    found.arrays = {"inputs.npz": ([x], []), "expected.npz": ([], [-x])}
+    found.arrays = {"inputs.npz": ([x], []), "expected.npz": ([], [np.negative(x)])}
     return found
 
 

@@ -107,9 +107,10 @@ class DumpSource:
             raise
 
     def events(self, query: EventQuery) -> list[EventRow]:
+        fusion_alone = query.type == "fusion_decision"  # no stage is read for those
         found = [
             row
-            for row in self._events
+            for row in (self._fusion_events if fusion_alone else self._events)
             if (query.pass_index is None or row.pass_index == query.pass_index)
             and (query.type is None or row.type == query.type)
             and (query.subject is None or row.subject == query.subject)
@@ -133,7 +134,7 @@ class DumpSource:
     def _events(self) -> list[EventRow]:
         """What the snapshots themselves say; an import reads the dump's reports too."""
         self.rows(None, None)
-        numbers = count(1)
+        numbers = count(len(self._fusion_events) + 1)
         found: list[EventRow] = []
         for row in self._timeline or ():
             if row.unannounced is not None:
@@ -145,9 +146,16 @@ class DumpSource:
             if row.fault is not None:
                 event = DumpNote(file=row.file or row.pass_name, message=row.fault, origin="inferred")
                 found.append(_event_row(next(numbers), row.index, event))
-            if row.pass_name == FUSION_PASS and not any(one.type == "fusion_decision" for one in found):
-                found.extend(_event_row(next(numbers), row.index, event) for event in self._fusion_decisions())
-        return found
+        # The order of rows; within one, what was decided comes last.
+        return sorted([*found, *self._fusion_events], key=lambda one: one.pass_index or 0)
+
+    @cached_property
+    def _fusion_events(self) -> list[EventRow]:
+        """The decisions of the first fusion pass, numbered before all else."""
+        at = next((index for index, row in enumerate(self.outline()) if row.pass_name == FUSION_PASS), None)
+        if at is None:
+            return []
+        return [_event_row(number, at, event) for number, event in enumerate(self._fusion_decisions(), 1)]
 
     def _fusion_decisions(self) -> Iterator[Event]:
         for file in self._module.files_of(FileKind.FUSION_DECISIONS):

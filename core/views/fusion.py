@@ -121,7 +121,7 @@ def fusion_report(run: Run, *, target: str | None = None, graphs: bool = True) -
         return _decided(run, backend_of(target), None if target == "cpu" else target)
     events = run.events(type="fusion_decision")
     if events:
-        names = {one.index: one.pass_name for one in run.passes}
+        names = {index: row.pass_name for index, row in enumerate(run.outline)}  # run.passes would read every stage
         rows = [
             FusionRow(
                 pass_name=names.get(one.pass_index) if one.pass_index is not None else None,

@@ -133,6 +133,16 @@ def test_opening_reads_no_stage(dump: Path, monkeypatch: pytest.MonkeyPatch) -> 
         run.diff(3)
         stages_read = {path for path in read if ".after_" in path or path.endswith("optimizations.txt")}
         assert len(stages_read) <= 2
+    if dump.name == "gpu":
+        read.clear()
+        with load(str(dump)) as run:
+            decided = run.fusion
+            assert decided.how == "recorded" and len(decided.rows) > 5
+            assert sum(".after_" in path or path.endswith("optimizations.txt") for path in read) <= 2
+            every = run.events()
+            assert [one for one in every if one.type == "fusion_decision"] == run.events(type="fusion_decision")
+            assert len({one.id for one in every}) == len(every)
+            assert [one.pass_index for one in every] == sorted(one.pass_index or 0 for one in every)
 
 
 def test_equal_stages_share_one_index(run: Run) -> None:

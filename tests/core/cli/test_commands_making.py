@@ -315,19 +315,23 @@ def test_faults_of_a_function_to_capture(
 
 
 @pytest.mark.parametrize("first", [["echo"], ["--", "echo"], ["--", "echo", "f.py:g"]])
-def test_options_behind_a_command_are_its_own(tmp_path: Path, first: list[str]) -> None:
-    done = child("capture", "-o", "l", *first, "--arg", "f32[2]", "--json", cwd=tmp_path)
-    assert done.returncode == 0
-    assert done.stdout.split() == [*first[first.index("echo") + 1 :], "--arg", "f32[2]", "--json"]
+def test_options_behind_a_command_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], first: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["capture", "-o", "l", *first, "--arg", "f32[2]", "--json"]) == 0
+    assert capfd.readouterr().out.split() == [*first[first.index("echo") + 1 :], "--arg", "f32[2]", "--json"]
 
 
 @pytest.mark.parametrize(
     "arguments", [["-o", "l", "--", "no-such-command-here"], ["--", "true"], ["--target", "cpu", "-o", "l", "true"]]
 )
-def test_capture_that_cannot_start(tmp_path: Path, arguments: list[str]) -> None:
-    done = child("capture", *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("hloscope: ") and done.stderr.count("\n") == 1
+def test_capture_that_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, said = hloscope(capsys, "capture", *arguments)
+    assert code == 2 and said.startswith("hloscope: ") and said.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from hloscope.core.errors import HloscopeError
 from hloscope.core.hlo.verifier import verify
-from hloscope.core.text import PrintOptions, load_module, print_module
+from hloscope.core.text import PrintOptions, print_module
 from hloscope.core.text.names import as_xla_reads
-from hloscope.core.text.reader import read_text
+from hloscope.core.text.reader import read_text, sound_module
 from hloscope.core.text.value_forms import FORMS, canonical_value
 
 ROWS: list[dict[str, Any]] = json.loads(
@@ -37,7 +37,7 @@ def _check(text: str) -> None:
         print_module(result.module, PrintOptions())
         print_module(result.module, PrintOptions.canonical())
     try:
-        load_module(text, strict=True)
+        sound_module(result, strict=True)  # what load_module does with what it read
     except HloscopeError:
         pass
 

@@ -40,6 +40,7 @@ from hloscope.lsp.commands import (
     trace_kernels,
 )
 from hloscope.lsp.documents import Documents, Pin, PythonChecks, Reading
+from hloscope.lsp.features.completion import without_snippets
 from hloscope.lsp.features.diagnostics import checks
 from hloscope.lsp.features.dump_findings import from_dump
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature, WorkspaceFeature
@@ -201,6 +202,8 @@ class HloServer(LanguageServer):
                 if pin is None:
                     return None
                 reading = await pin.reading()
+                if feature.method == types.TEXT_DOCUMENT_COMPLETION and not self._takes_snippets():
+                    return without_snippets(feature.answer(reading, params))
                 if not feature.heavy:
                     return feature.answer(reading, params)
                 return await self._work(lambda: feature.answer(reading, params))
@@ -208,6 +211,11 @@ class HloServer(LanguageServer):
             return self._task(feature.name, uri, answer, [] if pin is None else [pin])
 
         return Prompt(begin)
+
+    def _takes_snippets(self) -> bool:
+        texts = self.client_capabilities.text_document
+        items = None if texts is None or texts.completion is None else texts.completion.completion_item
+        return items is not None and bool(items.snippet_support)
 
     async def _python_hover(self, uri: str, lines: TextLines, position: types.Position) -> Any:
         return await self._work(lambda: python.hover(uri, lines, position))

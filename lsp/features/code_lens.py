@@ -49,7 +49,8 @@ def lenses(reading: Reading, params: types.CodeLensParams) -> list[types.CodeLen
 def _stage(reading: Reading, place: PlaceInDump) -> Iterator[types.CodeLens]:
     """Where the stage stands, and what its pass changed."""
     top = types.Range(types.Position(0, 0), types.Position(0, 0))
-    after = f"after {place.pass_name}" if place.pass_name else ""
+    path = local_path(reading.uri) or ""
+    after = "" if not place.pass_name else place.pass_name if is_bookend(path) else f"after {place.pass_name}"
     yield _lens(top, f"stage {place.number} of {place.count} {after}".strip(), "", [])
     for title, command in (("◀ previous", "hloscope.previousStage"), ("next ▶", "hloscope.nextStage")):
         yield _lens(top, title, command, [reading.uri, "", 0])
@@ -62,7 +63,7 @@ def _stage(reading: Reading, place: PlaceInDump) -> Iterator[types.CodeLens]:
         yield _lens(top, f"{words} · diff", "hloscope.peekDiff", [reading.uri])
     index = reading.index
     # A stage with a name of its own follows many passes, of which the dump may show none.
-    several = is_bookend(local_path(reading.uri) or "")
+    several = is_bookend(path)
     maker = "since the stage before" if several or not place.pass_name else f"by {place.pass_name}"
     left = _MOST
     for verb, changes in (("made", found.added), ("changed", found.modified)):

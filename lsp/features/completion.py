@@ -42,7 +42,8 @@ def completion(reading: Reading, params: types.CompletionParams) -> types.Comple
     word = _WORD.search(line)
     first = offset - (len(word[0]) if word is not None else 0)
     items: list[types.CompletionItem] = []
-    for number, item in enumerate(_items(reading.index, begun["rest"], start)):
+    typed = "" if word is None else word[0].lstrip("%")
+    for number, item in enumerate(_items(reading.index, begun["rest"], start, typed)):
         if number >= MOST:
             return types.CompletionList(is_incomplete=True, items=items)
         text = item.insert_text or item.label
@@ -52,7 +53,16 @@ def completion(reading: Reading, params: types.CompletionParams) -> types.Comple
     return types.CompletionList(is_incomplete=False, items=items) if items else None
 
 
-def _items(index: ModuleIndex, rest: str, start: int) -> Iterator[types.CompletionItem]:
+def without_snippets(found: types.CompletionList | None) -> types.CompletionList | None:
+    """The same for a client that would show a snippet's marks: the opcode and the open parenthesis alone."""
+    for item in () if found is None else found.items:
+        if item.insert_text_format is types.InsertTextFormat.Snippet and isinstance(item.text_edit, types.TextEdit):
+            item.insert_text_format = None
+            item.insert_text = item.text_edit.new_text = f"{item.label}("
+    return found
+
+
+def _items(index: ModuleIndex, rest: str, start: int, typed: str) -> Iterator[types.CompletionItem]:
     shaped = _SHAPED.match(rest)
     if shaped is None:
         return
@@ -66,7 +76,7 @@ def _items(index: ModuleIndex, rest: str, start: int) -> Iterator[types.Completi
     shape = rest[: len(rest) - len(shaped["rest"])].strip()
     if close is None:
         if re.search(r"(?:^|,)\s*(?:[^,()]*\s)?%?[\w.\-]*$", inside):
-            yield from _operands(index, start, shape)
+            yield from _operands(index, start, shape, typed)
         return
     attributes = inside[close + 1 :]
     value = _VALUE.search(attributes)
@@ -100,13 +110,18 @@ def _opcodes() -> Iterator[types.CompletionItem]:
         )
 
 
-def _operands(index: ModuleIndex, start: int, shape: str) -> Iterator[types.CompletionItem]:
-    """Instructions above the line in its computation: the same shape first, then the nearest."""
+def _operands(index: ModuleIndex, start: int, shape: str, typed: str) -> Iterator[types.CompletionItem]:
+    """Instructions above the line in its computation: the same shape first, then the nearest.
+
+    Where there are too many for one answer, those whose names hold what is typed.
+    """
     home = index.computation_at(max(0, start - 1))
     if home is None:
         return
     one = index.computation(home)
     above = [i for i in range(one.begin, one.end) if index.span(i)[0] < start]
+    if len(above) > MOST:
+        above = [i for i in above if typed in index.name(i)]
     fitting = [i for i in reversed(above) if _bare(index.shape_text(i)) == _bare(shape)]
     others = [i for i in reversed(above) if _bare(index.shape_text(i)) != _bare(shape)]
     for i in (*fitting, *others):

@@ -121,6 +121,7 @@ class Client:
         process: int | None = None,
         *,
         advice: bool = False,
+        snippets: bool = False,
         window: dict[str, Any] | None = None,
         **settings: Any,
     ) -> dict[str, Any]:
@@ -128,7 +129,11 @@ class Client:
         params = {
             "processId": process,
             "rootUri": None,
-            "capabilities": {"general": general, "window": window or {}},
+            "capabilities": {
+                "general": general,
+                "window": window or {},
+                "textDocument": {"completion": {"completionItem": {"snippetSupport": snippets}}},
+            },
             "initializationOptions": {"advice": advice, **settings},
         }
         result = self.request("initialize", params)

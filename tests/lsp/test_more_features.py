@@ -37,7 +37,7 @@ LINES = TEXT.split("\n")
 @pytest.fixture(scope="module")
 def advised() -> Iterator[Any]:
     process = Process()
-    process.client.initialize(advice=True)
+    process.client.initialize(advice=True, snippets=True)
     process.client.open(URI, TEXT)
     yield process.client
     process.client.request("shutdown")
@@ -104,6 +104,21 @@ def test_completion_knows_opcodes_operands_attributes_and_computations(advised: 
     called = [one["label"] for one in complete(advised, "  %new = f32[64]{0} reduce(%x, %zero), to_apply=%")]
     assert called == ["%sum"]
     assert complete(advised, "  %new = ") == []
+
+
+def test_a_client_without_snippets_gets_none(shared: Any) -> None:
+    opcodes = {one["label"]: one for one in complete(shared.client, "  %new = f32[64]{0} red")}
+    assert opcodes["reduce"]["textEdit"]["newText"] == "reduce("
+    assert all("$" not in one["textEdit"]["newText"] for one in opcodes.values())
+
+
+def test_completion_reaches_all_of_a_long_computation(shared: Any) -> None:
+    many = "".join(f"  %n{k} = f32[2] negate(%{'p' if k == 0 else f'n{k - 1}'})\n" for k in range(900))
+    text = f"HloModule m\nENTRY %e (p: f32[2]) -> f32[2] {{\n  %p = f32[2] parameter(0)\n{many}  %x = f32[2] add(%n3"
+    shared.client.open("file:///long.hlo", text)
+    answer = shared.client.at("completion", "file:///long.hlo", 903, len("  %x = f32[2] add(%n3"))
+    labels = [one["label"] for one in answer["items"]]
+    assert labels[0] == "%n399" and "%n3" in labels and not answer["isIncomplete"]
 
 
 def test_inlay_hints_show_operand_shapes(advised: Any) -> None:

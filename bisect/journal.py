@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, cast
 
 from hloscope.bisect.search import Outcome
@@ -166,6 +166,15 @@ class Journal:
         """A file or folder that was kept whole; None where it was not, or not to its end."""
         return self.folder / name if (self.folder / f"{name}.whole").exists() else None
 
-    def keep(self, name: str) -> None:
-        """Say that a file or folder of this name is whole now."""
+    def begin(self) -> str:
+        """An empty folder for something that is kept once it is whole.
+
+        What a killed search has started may go on writing: into its own folder, not into the next try's.
+        """
+        return mkdtemp(prefix="part-", dir=self.folder)
+
+    def keep(self, name: str, begun: str) -> None:
+        """Take a folder that was begun as the whole one of this name."""
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        os.rename(begun, self.folder / name)
         (self.folder / f"{name}.whole").touch()

@@ -7,8 +7,6 @@ that the wrong side dumped are searched as those of any dump.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -149,12 +147,12 @@ class OverSearch:
         answer.arrays["inputs.npz"] = (list(inputs), [])
         answer.arrays["expected.npz"] = ([], list(expected))
         self.release = bad.version
-        folder = str(self.prober.journal.folder / "whole")
-        shutil.rmtree(folder, ignore_errors=True)
-        os.makedirs(folder)
+        journal = self.prober.journal
+        begun = journal.begin()
         try:
-            _, results, _ = bad.execute(folder)
-            with load(folder) as run:
+            _, results, _ = bad.execute(begun)
+            journal.keep("whole", begun)
+            with load(str(journal.folder / "whole")) as run:
                 search = DumpSearch(run, inputs, results, ReplayOptions(workers=1), self._saw, self.prober)
                 found = search.run()
         except HloscopeError as error:

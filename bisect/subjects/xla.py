@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import comb
@@ -261,13 +260,12 @@ def dumped_run(task: XlaTask, name: str, journal: Journal) -> tuple[Outcome, lis
     saved = os.path.join(place, "hloscope-results.npz")
     if known is not None:
         return known, (npz.read(saved).outputs if os.path.exists(saved) else None)
-    shutil.rmtree(place, ignore_errors=True)
-    os.makedirs(place, exist_ok=True)
-    outcome, results = task.plus(dump_flags(place)).judge()
+    begun = journal.begin()
+    outcome, results = task.plus(dump_flags(begun)).judge()
     if results is not None:
-        npz.write(saved, outputs=results)
+        npz.write(os.path.join(begun, os.path.basename(saved)), outputs=results)
     journal.put(asked, outcome)
-    journal.keep(name)
+    journal.keep(name, begun)
     return outcome, results
 
 
@@ -380,11 +378,10 @@ class CommandSearch:
         folder = str(journal.folder / "whole")
         first = journal.get("whole") if journal.kept("whole") is not None else None
         if first is None:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.makedirs(folder, exist_ok=True)
-            first = self._task((), dump_flags(folder)).run()
+            place = journal.begin()
+            first = self._task((), dump_flags(place)).run()
             journal.put("whole", first)
-            journal.keep("whole")
+            journal.keep("whole", place)
         self._saw(Step("whole", 0, 1, 1, first))
         for name in disabled_in(self.flags):
             check_name(name, folder)

@@ -7,6 +7,7 @@ once. ``read_hlo_text`` gives the text of a single HLO file whatever its form.
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import re
 import stat
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hloscope.core.errors import DumpError, HloscopeError, ParseError, UnsupportedError
+from hloscope.core.memory import available_memory, in_words
 
 SNIFFED_BYTES = 64 << 10
 """Bytes at the front of a file that decide what it is."""
@@ -23,6 +25,7 @@ MAX_TEXT_BYTES = 4 << 30
 """Largest single HLO file that is read into memory."""
 MAX_ONE_LINE_BYTES = 16 << 20
 """Largest text that is searched for instructions that begin no line: a whole module on one line, say."""
+_UNPACKED_AT_ONCE = 4 << 20
 LEDGER_MAGIC = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
 
@@ -244,8 +247,17 @@ def _gzip_front(head: bytes, path: str) -> bytes:
 def _unpacked(data: bytes, path: str) -> bytes:
     if not data.startswith(_GZIP):
         return data
+    limit = min(MAX_TEXT_BYTES, available_memory() // 3)  # beside the bytes there will be the text
+    parts: list[bytes] = []
+    size = 0
     try:
-        return gzip.decompress(data)
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            while part := file.read(_UNPACKED_AT_ONCE):
+                size += len(part)
+                if size > limit:
+                    raise UnsupportedError(f"unpacks to more than {in_words(limit)}, which is too much", path=path)
+                parts.append(part)
+        return b"".join(parts)
     except (OSError, EOFError, zlib.error) as error:
         raise ParseError(f"damaged gzip data: {error}", path=path) from None
 

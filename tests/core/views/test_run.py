@@ -459,6 +459,17 @@ def test_a_huge_line_is_refused_by_whatever_reads_one_file(
                 assert ("73 characters are too many" in said) == refused
 
 
+def test_a_packed_text_that_unpacks_beyond_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.hlo.gz"
+    path.write_bytes(
+        gzip.compress(b"HloModule m\n\nENTRY e {\n  ROOT a = f32[] parameter(0)\n}\n") + gzip.compress(b" " * 9000)
+    )
+    with load(str(path)) as run:
+        assert run.passes[0].instructions_after == 1
+    monkeypatch.setattr("hloscope.core.views.inputs.available_memory", lambda: 9000)
+    assert "unpacks to more than 3,000 bytes" in str(refused(path))
+
+
 def test_a_truncated_file_is_shown_as_far_as_it_goes(tmp_path: Path, fixtures: Path) -> None:
     source = next((fixtures / "dumps/cpu").glob("*before_optimizations.txt")).read_text()
     (tmp_path / "cut.hlo").write_text(source[: source.rindex("ROOT") - 5])

@@ -389,7 +389,8 @@ class RunScreen(Screen[None]):
         question = self.query_one("#question", Input)
         question.placeholder = self.PROMPTS.get(what) or self._PROMPT[what]
         question.value = self.suggestion(what)
-        question.display = True
+        # In the place of the keys, which are not what one types now: the panes keep their size.
+        question.display, self.query_one(KeyLine).display = True, False
         question.focus()
 
     def suggestion(self, what: str) -> str:
@@ -469,7 +470,7 @@ class RunScreen(Screen[None]):
     def close_question(self) -> None:
         """Take the question line away."""
         self._asking = ""
-        self.query_one("#question", Input).display = False
+        self.query_one("#question", Input).display, self.query_one(KeyLine).display = False, True
 
     def action_leave(self) -> None:
         """Close the question line, else take search marks away and go to the first pane."""

@@ -84,24 +84,41 @@ class DumpSearch:
         """Search and answer. Raises a HloscopeError where the first stage cannot be read or evaluated."""
         with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
             answer = _Search(self, Path(folder)).run()
-        if answer.verdict != "allowed-change" or self.inputs is not None:
+        if self.inputs is not None or self.expected is not None or len(self.run_) < 2:
             return answer
-        # Rounding moves the results far, and small values hide a limit: other inputs may tell more.
-        for said, change in VARIANTS:
+        if answer.verdict == "allowed-change":
+            # Rounding moves the results far, and small values hide a limit: other inputs may tell more.
+            variants, turned = VARIANTS, False
+        elif answer.verdict == "no-difference":
+            # Nor do the same inputs go into every branch, or meet in every comparison.
+            variants, turned = VARIANTS[1:2], True
+        else:
+            return answer
+        module = load_module(self.run_.stage_text(0))
+        quick = not turned or len(self.run_) * _elements(module) > MOST_AGAIN
+        for said, change in variants:
             with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
-                other = replace(self, inputs=self._changed(change), quick=True)
+                other = replace(self, inputs=self._changed(module, change, turned), quick=quick)
                 again = _Search(other, Path(folder)).run()
             if again.verdict == "wrong-stage":
-                again.evidence.insert(0, f"seen on inputs {said}")
+                too = ", with integers and predicates turned round" if turned else ""
+                again.evidence.insert(0, f"seen on inputs {said}{too}")
                 return again
         return answer
 
-    def _changed(self, change: Callable[[Array], Array]) -> list[Array]:
-        """The random inputs, floating-point ones changed."""
-        module = load_module(self.run_.stage_text(0))
+    def _changed(self, module: HloModule, change: Callable[[Array], Array], turned: bool) -> list[Array]:
+        """The random inputs, floating-point ones changed; where `turned`, integers of another sign and other preds."""
         given = moderate_inputs(module.entry, self.options.seed)
         arrays = [leaf for value in given for leaf in leaves(value) if not isinstance(leaf, Token)]
-        return [change(one.astype(np.float64)).astype(one.dtype) if _is_float(one) else one for one in arrays]
+
+        def changed(one: Array) -> Array:
+            if _is_float(one):
+                return change(one.astype(np.float64)).astype(one.dtype)
+            if not turned:
+                return one
+            return ~one if one.dtype == np.bool_ else (3 - one if one.dtype.kind == "i" else one)
+
+        return [changed(one) for one in arrays]
 
 
 VARIANTS: tuple[tuple[str, Callable[[Array], Array]], ...] = (
@@ -111,6 +128,13 @@ VARIANTS: tuple[tuple[str, Callable[[Array], Array]], ...] = (
     ("256 times as large, which reach limits", lambda x: 256 * x),
 )
 """Other inputs where the usual ones leave it open, with what is said of them."""
+MOST_AGAIN = 1 << 25
+"""Elements of all stages together that are worth evaluating a second time where nothing differed; of more, the last
+stage alone is."""
+
+
+def _elements(module: HloModule) -> int:
+    return sum(leaf.element_count for one in module.instructions() for _, leaf in one.shape.leaves() if leaf.is_array)
 
 
 class _Search:

@@ -244,6 +244,9 @@ async def test_sql_runs_kept_queries_shows_faults_and_exports(tmp_path: Path) ->
         pilot.app.screen.query_one(TextArea).text = "select nothing from nowhere"
         await press(pilot, "ctrl+r")
         assert "syntax error" in lines(pilot, "#rows")
+        # A query of one's own that went wrong does not stand in the way of the next.
+        await press(pilot, "escape", "c", *"values(41)", "ctrl+r")
+        assert pilot.app.screen.query_one(TextArea).text == "values(41)" and "41" in lines(pilot, "#rows")
     assert json.loads((tmp_path / "state.json").read_text())["queries"]["mine"].startswith("select stage")
 
 

@@ -55,11 +55,12 @@ class SqlScreen(RunScreen):
         "export": "write the rows to which file? its ending decides: .csv, .json, .md",
     }
     LEGEND = """
-i begins to type, ctrl+r runs the query, escape leaves the query; enter on a kept query runs it
+i types in the query, c types a new one, ctrl+r runs the query, escape leaves the query; enter on a kept query runs it
 """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("i", "edit", "Edit"),
+        Binding("c", "new", "New query"),
         Binding("ctrl+r,f5", "run", "Run", priority=True),
         Binding("s", "ask('save')", "Keep it"),
         Binding("D", "forget", "Forget the kept query", show=False),
@@ -110,6 +111,12 @@ i begins to type, ctrl+r runs the query, escape leaves the query; enter on a kep
         query.focus()
         if any(query.text == text for _, text in QUERIES):
             query.select_all()
+
+    def action_new(self) -> None:
+        """Type a query from nothing: what stood there goes."""
+        query = self.query_one("#query", TextArea)
+        query.text = ""
+        query.focus()
 
     def action_run(self) -> None:
         """Ask the ledger."""

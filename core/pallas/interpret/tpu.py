@@ -129,13 +129,9 @@ class TpuMachine(PipelinedMachine):
         return semaphore.count >= amount
 
     def _help_waiting(self) -> bool:
-        """Ends the oldest late copy that signals a semaphore which somebody waits for."""
-        wanted = [core.waiting[0] for core in self.cores if core.waiting is not None and not core.done]
-        for copy in self.late:
-            if any(semaphore in wanted for semaphore, _ in copy.signals):
-                self._finish(copy)
-                return True
-        return False
+        """Ends a late copy that signals a semaphore which somebody waits for."""
+        waiting = [core.waiting for core in self.cores if core.waiting is not None and not core.done]
+        return any(self._advance(semaphore, place) for semaphore, _, place in waiting)
 
     def _deadlock(self) -> None:
         blocked = [core for core in self.cores if not core.done and core.waiting is not None]
@@ -399,9 +395,7 @@ class TpuMachine(PipelinedMachine):
         yield from self.pause()
         while semaphore.count < amount:
             # a late copy ends when somebody waits for what it signals
-            copy = next((one for one in self.late if any(s is semaphore for s, _ in one.signals)), None)
-            if copy is not None:
-                self._finish(copy)
+            if self._advance(semaphore, place):
                 continue
             core.waiting = (semaphore, amount, place)
             yield

@@ -64,6 +64,10 @@ class Core:
         return f"core {self.number}" + (f" of device {self.device}" if self.device >= 0 else "")
 
 
+SIDES = 2
+"""Semaphores of a copy to another device: the sender's, then the receiver's."""
+
+
 @dataclass(slots=True, eq=False)
 class Copy:
     """A copy that was started."""
@@ -77,6 +81,19 @@ class Copy:
     what: str
     add: bool = False
     done: bool = False
+    value: Any = None
+    """What was read, once the source has been."""
+    sent: bool = False
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it tells the sender and the receiver apart: the first may go on before the second has anything."""
+        return len(self.signals) == SIDES
+
+    def awaited(self, semaphore: Semaphore) -> bool:
+        """Whether it has yet to signal that semaphore."""
+        pending = self.signals[1:] if self.is_remote and self.sent else self.signals
+        return any(one is semaphore for one, _ in pending)
 
 
 class WatchedMachine(Machine):
@@ -132,13 +149,11 @@ class WatchedMachine(Machine):
     def _finish(self, copy: Copy) -> None:
         if copy.done:
             return
+        self._send(copy)
         copy.done = True
         if copy in self.late:
             self.late.remove(copy)
-        self._touch(copy.source, False, copy.agent, copy.clock, copy.place, copy.what)
-        value = read(copy.source)
-        if copy.source.buffer.written is not None and copy.source.buffer.space != "hbm":
-            self._copy_written(copy)
+        value = copy.value
         self._touch(copy.target, True, copy.agent, copy.clock, copy.place, copy.what)
         if copy.add:
             value = read(copy.target) + value
@@ -146,9 +161,35 @@ class WatchedMachine(Machine):
         if not copy.signals:
             self._carry_unwritten(copy)
         self.note("copy_done", copy.what)
-        for semaphore, amount in copy.signals:
+        for semaphore, amount in copy.signals[-1:]:
             semaphore.add(Signal(amount, dict(copy.clock), copy.place, copy.what))
         self.agents.end(copy.agent, copy.clock)
+
+    def _send(self, copy: Copy) -> None:
+        """Reads the source. The sender of a remote copy may go on then; that it arrives is another moment."""
+        if copy.sent:
+            return
+        copy.sent = True
+        self._touch(copy.source, False, copy.agent, copy.clock, copy.place, copy.what)
+        copy.value = read(copy.source)
+        if copy.source.buffer.written is not None and copy.source.buffer.space != "hbm":
+            self._copy_written(copy)
+        if copy.is_remote:
+            semaphore, amount = copy.signals[0]
+            semaphore.add(Signal(amount, dict(copy.clock), copy.place, copy.what))
+            copy.clock[copy.agent] += 1
+
+    def _advance(self, semaphore: Semaphore, place: Span | None) -> bool:
+        """One late copy does what signals a semaphore; False where none would. Copies end in any order."""
+        late = [one for one in self.late if one.awaited(semaphore)]
+        if not late:
+            return False
+        copy = late[self.choices.choose(len(late), "which of the copies in flight ends first", place)]
+        if copy.signals[-1][0] is semaphore:
+            self._finish(copy)
+        else:
+            self._send(copy)
+        return True
 
     def _carry_unwritten(self, copy: Copy) -> None:
         """What nobody wrote in a block is not written in the array either, once the pipeline has copied it there."""
@@ -170,6 +211,7 @@ class WatchedMachine(Machine):
                     f"{copy.what} copies memory of which {int(part.size - np.count_nonzero(part)):,} of {part.size:,}"
                     " elements were never written",
                     copy.place,
+                    about=copy.source.buffer.name,
                 )
             )
 

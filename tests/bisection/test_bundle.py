@@ -21,7 +21,7 @@ from hloscope.core.views.run import load
 TEXT = """HloModule jit_bobs_plan, entry_computation_layout={(bf16[4])->bf16[4]}, frontend_attributes={mesh="bob={x}"}
 
 FileNames
-1 "/home/bob/proj/train.py"
+1 "/users/bob/proj/train.py"
 
 FunctionNames
 1 "bobs_plan"
@@ -41,14 +41,14 @@ ENTRY %main (x: bf16[4]) -> bf16[4] {
 
 def answer() -> Answer:
     x = np.arange(4).astype(ml_dtypes.bfloat16)
-    found = Answer("below-hlo", [Culprit("/home/bob/proj/secret.hlo", "fusion", "", 0, sentence="of jit_bobs_plan")])
-    found.evidence = ["seen in /home/bob/proj/secret.hlo", "module jit_bobs_plan"]
+    found = Answer("below-hlo", [Culprit("/users/bob/proj/secret.hlo", "fusion", "", 0, sentence="of jit_bobs_plan")])
+    found.evidence = ["seen in /users/bob/proj/secret.hlo", "module jit_bobs_plan"]
     found.texts["module.hlo"] = TEXT
     found.arrays = {"inputs.npz": ([x], []), "expected.npz": ([], [np.negative(x)])}
     return found
 
 
-SOURCE = Source("/home/bob/proj/secret.hlo", "jit_bobs_plan", None, "cpu")
+SOURCE = Source("/users/bob/proj/secret.hlo", "jit_bobs_plan", None, "cpu")
 
 
 def test_a_bundle_tells_no_names_unless_it_is_asked_to(tmp_path: Path) -> None:

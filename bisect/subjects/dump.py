@@ -385,7 +385,7 @@ class _Search:
             answer.culprits.append(culprit)
             return
         lines = self._lines(chosen[0], found, earlier, number) if len(chosen) == 1 else []
-        if len(lines) == 1:
+        if len(lines) == 1 and _reads_as_before(lines[0]):
             answer.culprits.append(self._name_line(culprit, lines[0]))
             return
         if len(chosen) > 1 or len(found.cone(chosen[0])) > 1 or chosen[0].after.called_computations:
@@ -394,7 +394,10 @@ class _Search:
                 answer.culprits.append(narrowed)
                 return
         if lines:
-            answer.culprits.extend(self._name_line(culprit, line) for line in lines)
+            cone = tuple(one.name for one in found.cone(chosen[0]))
+            for line in lines:
+                named = self._name_line(culprit, line)
+                answer.culprits.append(named if _reads_as_before(line) else replace(named, produced=cone))
             return
         answer.culprits.extend(self._opened(culprit, border, found, earlier, number) for border in chosen)
         if len(chosen) > 1:
@@ -678,6 +681,11 @@ class StageJudge:
 def _moves(verdict: StageVerdict) -> tuple[object, ...]:
     """What two verdicts on the same results have in common."""
     return verdict.status, verdict.max_abs, verdict.max_ulp, verdict.output, verdict.worst_index
+
+
+def _reads_as_before(line: Line) -> bool:
+    """Whether a line reads nothing that it did not read: what is wrong is then the line itself."""
+    return {one.name for one in line.after.operands} <= {one.name for one in line.before.operands}
 
 
 def _reader(run: Run, number: int) -> Callable[[], str]:

@@ -246,7 +246,7 @@ def _has_more(rows: Iterator[Row], options: TableOptions) -> bool:
 def _source(source: Source | None) -> dict[str, object]:
     """The keys are there whether or not the answer is about one thing."""
     if source is None:
-        return dict.fromkeys(("path", "module", "xla_build", "target"))
+        return {"path": None, "module": None, "xla_build": None, "target": None}
     return {"path": source.path, "module": source.module, "xla_build": source.xla_build, "target": source.target}
 
 

@@ -121,6 +121,51 @@ def test_stage_and_instruction_are_found(tmp_path: Path, name: str) -> None:
     assert levels["stage"] <= ceil(log2(len(STAGES))) + 3
 
 
+CALLING = """HloModule m
+
+%f (x: f32[4,4], y: f32[4,4]) -> f32[4,4] {
+  %x = f32[4,4]{1,0} parameter(0)
+  %y = f32[4,4]{1,0} parameter(1)
+  %gap = f32[4,4]{1,0} subtract(%x, %y)
+  %t = f32[4,4]{1,0} tanh(%gap)
+  ROOT %p = f32[4,4]{1,0} multiply(%t, %y)
+}
+
+ENTRY %main (a: f32[4,4], b: f32[4,4]) -> f32[4,4] {
+  %a = f32[4,4]{1,0} parameter(0)
+  %b = f32[4,4]{1,0} parameter(1)
+  %c = f32[4,4]{1,0} call(%a, %b), to_apply=%f
+  ROOT %r = f32[4,4]{1,0} add(%c, %a)
+}
+"""
+INLINED = """HloModule m
+
+ENTRY %main (a: f32[4,4], b: f32[4,4]) -> f32[4,4] {
+  %a = f32[4,4]{1,0} parameter(0)
+  %b = f32[4,4]{1,0} parameter(1)
+  %s.1 = f32[4,4]{1,0} subtract(%b, %a)
+  %s.2 = f32[4,4]{1,0} tanh(%s.1)
+  %s.3 = f32[4,4]{1,0} multiply(%s.2, %b)
+  ROOT %s.4 = f32[4,4]{1,0} add(%s.3, %a)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [("", "s.1"), ("tanh(%s.1)|sine(%s.1)", "s.2"), ("add(%s.3, %a)|add(%s.3, %b)", "s.4")],
+)
+def test_values_narrow_a_region_that_has_no_name_in_common(tmp_path: Path, wrong: str, name: str) -> None:
+    """A call is laid out in line, under new names: the first instruction with a value that was not there is meant."""
+    text = INLINED
+    if wrong:
+        text = text.replace("subtract(%b, %a)", "subtract(%a, %b)").replace(*wrong.split("|"))
+    (tmp_path / "module_0001.m.before_optimizations.txt").write_text(CALLING)
+    (tmp_path / "module_0001.m.0001.simplification.after_call-inliner.before_dce.txt").write_text(text)
+    _, answer = bisect(tmp_path)
+    assert [(one["stage"], one["instruction"]) for one in answer["culprits"]] == [(1, name)], answer
+
+
 class Killed(BaseException):
     """What stands for a kill: nothing catches it."""
 

@@ -166,3 +166,19 @@ def test_public_miscompiles_of_released_wheels(fixtures: Path, name: str, verdic
         pytest.skip("this jaxlib compiles it rightly")
     assert (code, answer["verdict"]) == (1, verdict), answer["evidence"]
     assert [one["pass"] for one in answer["culprits"]] == passes
+
+
+@pytest.mark.slow
+def test_a_module_for_several_devices_is_partitioned(tmp_path: Path) -> None:
+    source = tmp_path / "two.hlo"
+    rows = "sharding={devices=[2,1]<=[2]}"
+    source.write_text(
+        "HloModule two, num_partitions=2\n\nENTRY e {\n"
+        f"  a = f32[4,6] parameter(0), {rows}\n"
+        "  b = f32[4,6] reverse(a), dimensions={0}\n"
+        f"  ROOT r = f32[4,6] add(a, b), {rows}\n}}\n"
+    )
+    code, answer = bisect(source, "--engine", "xla", "--no-cures")
+    assert (code, answer["verdict"]) == (0, "no-difference"), answer
+    code, answer = bisect(source, "--against=--xla_cpu_enable_fast_math=false")
+    assert code == 0 and "the two executables give the same bits" in answer["evidence"]

@@ -52,9 +52,10 @@ class PipelinedMachine(WatchedMachine):
                 found.append(None)
                 continue
             kept = core.place
-            found.append(window(operand.dims, block_index(self, operand, point, scalars)))
+            seen = window(operand.dims, block_index(self, operand, point, scalars))
+            found.append(seen)
             core.place = kept
-            sizes = zip(found[-1].sizes, operand.dims, strict=True)
+            sizes = zip(seen.sizes, operand.dims, strict=True)
             if (bad := next((dim for size, dim in sizes if size > dim.size), None)) is not None:
                 raise UnsupportedError(f"the index map of {operand.title} asks for more than {bad} holds")
         return found

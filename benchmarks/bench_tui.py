@@ -184,10 +184,9 @@ async def text(pilot: Pilot[None]) -> None:
     row("key answered in the text", [await key(pilot, name) for name in names], KEY_MS)
     await pilot.press("slash")
     pilot.app.screen.query_one("#question", Input).value = "layer_7/.*exp"
-    clock = Clock()
-    pilot.app.simulate_key("enter")
     await drawn(pilot)
-    row("search of the text answered", [clock.read()], KEY_MS)
+    clock = Clock()
+    row("search of the text answered", [await answered(pilot, "enter")], KEY_MS)
     row("key answered while it goes on elsewhere", [await key(pilot, name) for name in ["n", "j"] * 8], KEY_MS)
     await shown(pilot)
     row("search ended", [clock.read()])

@@ -277,13 +277,15 @@ class RunScreen(Screen[None]):
             self.say(f"{what} …")
         self.run_worker(job, thread=True, exclusive=True, group=group, exit_on_error=False)
 
-    def made(self, rows: int, make: Callable[[], T], then: Callable[[T], None], *, group: str = "rows") -> None:
+    def made(
+        self, rows: int, make: Callable[[], T], then: Callable[[T], None], *, group: str = "rows", what: str = ""
+    ) -> None:
         """`then` with what `make` gives: at once where it is made of few rows, else by a thread, keys being answered
         meanwhile."""
         if rows <= AT_ONCE:
             then(make())
         else:
-            self.ask_core(lambda work: make(), then, group=group)
+            self.ask_core(lambda work: make(), then, group=group, what=what)
 
     def _from_thread(self, worker: Worker[Any], action: Callable[[], object]) -> None:
         """Do something on the application's thread, unless nobody wants it any more."""
@@ -432,7 +434,7 @@ class RunScreen(Screen[None]):
                 count = pane.find(text, names, go=not pane.matched, matching=found)
                 self._tell_matches(pane, count, names)
 
-        self.made(len(lines), lambda: matches(lines, text), seen, group="search")
+        self.made(len(lines), lambda: matches(lines, text), seen, group="search", what="searching")
 
     def _beyond(self, work: Work, text: str, lines: Sequence[Line]) -> tuple[frozenset[str], list[int]]:
         """What the lines do not show is looked up in the modules that they are about."""

@@ -445,13 +445,14 @@ def _row_of(rows: Sequence[FusionRow], producer: str, consumer: str) -> FusionRo
     for row in rows:
         asked = row.readers if row.verdict == "ineligible" and row.readers else row.consumers or row.readers
         readers = {name for one in asked for name in {one, *holds.get(one, ())}}
+        given = {row.producer, *holds.get(row.producer, ())}
         if row.verdict == "fused":
             for one in row.consumers:
                 made = row.made or one
-                holds[made] = holds.get(one, {one}) | holds.get(row.producer, {row.producer}) | holds.get(made, set())
-            if row.producer == producer and consumer in readers:
+                holds[made] = holds.get(one, {one}) | given | holds.get(made, set())
+            if producer in given and consumer in readers:
                 return row
-        elif row.producer == producer and consumer in readers:
+        elif producer in given and consumer in readers:
             last = row
     if last is not None and last.verdict == "priority":
         return _without_benefit(last)

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 @click.option("--over", metavar="jaxlib=A..B", help="Search releases of the compiler: where something changed.")
 @click.option("--jobs", default=1, show_default=True, help="Probes at the same time, on the local cores.")
 @click.option("--cluster", metavar="ADDRESS", help="Probes on a Dask cluster: the address of its scheduler.")
+@click.option("--resume", is_flag=True, help="Go on where a killed run of this search was (the default).")
 @click.option("--fresh", is_flag=True, help="Ask everything anew, also what a killed run of this search has found.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Longest run of one probe of the real XLA or a command.")
 @click.option("--arg", "shapes", metavar="SHAPE", multiple=True, help="Argument of a Pallas function, in order.")
@@ -94,6 +95,7 @@ def command(
     over: str | None,
     jobs: int,
     cluster: str | None,
+    resume: bool,
     fresh: bool,
     timeout: float | None,
     shapes: tuple[str, ...],
@@ -129,6 +131,8 @@ def command(
     from hloscope.core.cli.opening import refuse_existing
     from hloscope.core.views.run import load
 
+    if resume and fresh:
+        raise UsageError("--resume and --fresh exclude each other")
     ending = Ending(as_json, bundle, not no_redact, force, report, not no_reduce)
     if report is not None:
         refuse_existing(report, force)

@@ -7,6 +7,7 @@ thing there and the wrong thing in an executable. These checks look at the modul
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -163,11 +164,54 @@ def assigned_wrongly(assignment: BufferAssignment) -> list[Unsafe]:
     from hloscope.core.buffers.hazards import HAZARDS, find_hazards, places_of
 
     live = HloLiveRange(assignment.analysis)
-    return _read_late(assignment.analysis, live) + [
+    met = [
         Unsafe("buffers", one.instruction, f"%{one.instruction}: {HAZARDS[one.code]}: {one.message}")
         for one in find_hazards(assignment.analysis, live, places_of(assignment))
         if one.severity == "error"
     ]
+    return [*_read_late(assignment.analysis, live), *met, *_parted(assignment), *_kept_from_writing(assignment)]
+
+
+def _parted(assignment: BufferAssignment) -> list[Unsafe]:
+    """Values that have to be in one place (what a loop carries, what is updated in place) and are not."""
+    places = {value: (one.index, chunk.offset) for value, one, chunk in assignment.placed() if chunk.size}
+    found: list[Unsafe] = []
+    for buffer in assignment.analysis.buffers:
+        told = Counter(places[value] for value in buffer.values if value in places)
+        if len(told) < 2:
+            continue
+        usual = told.most_common(1)[0][0]
+        apart = next(value for value in buffer.values if places.get(value, usual) != usual)
+        other = next(value for value in buffer.values if places.get(value) == usual)
+        name, place = apart.instruction.name, places[apart]
+        said = (
+            f"%{name}: {apart.short()} is in allocation {place[0]} at offset {place[1]}, and {other.short()}, with "
+            f"which it has to share its storage, in allocation {usual[0]} at offset {usual[1]}"
+        )
+        found.append(Unsafe("buffers", name, said))
+    return found
+
+
+def _kept_from_writing(assignment: BufferAssignment) -> list[Unsafe]:
+    """Values that are written over a constant or a parameter that the caller keeps, and such that lie elsewhere."""
+    buffer_of, read_only = assignment.analysis.buffer_of, assignment.analysis.is_read_only
+    found: list[Unsafe] = []
+    for one in assignment.allocations:
+        held = next((value for value in one.values() if read_only(value)), None)
+        if held is None or one.thread_local:
+            continue
+        if not one.read_only:
+            name = held.instruction.name
+            said = f"%{name}: {held.short()} is in allocation {one.index}, where nothing puts it"
+            found.append(Unsafe("buffers", name, said))
+            continue
+        kind = "a constant" if one.constant else "a parameter that is not donated"
+        for value in one.values():
+            if one.assigned[value].size and buffer_of(value) is not buffer_of(held):
+                name = value.instruction.name
+                said = f"%{name}: {value.short()} is written over {held.short()}, {kind}"
+                found.append(Unsafe("buffers", name, said))
+    return found
 
 
 def _read_late(analysis: AliasAnalysis, live: HloLiveRange) -> list[Unsafe]:

@@ -73,6 +73,8 @@ copy-dropped storage COPIES copy-insertion copy unsafe-buffers
 in-place-fusion fused FUSED dce head unsafe-buffers
 control-edge-dropped hidden HIDDEN flatten-call-graph second
 overlapping-places:1 heap PLACED buffer-assignment c unsafe-buffers
+carried-elsewhere loop PLACED buffer-assignment next unsafe-buffers
+parameter-overwritten heap PLACED buffer-assignment out unsafe-buffers
 """
 CASES = [line.split() for line in TABLE.strip().split("\n")]
 

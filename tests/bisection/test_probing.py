@@ -63,12 +63,12 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> Any:
     return load_workers()
 
 
-def bisect(folder: Path, calls: Path, kill_at: int | None = None) -> subprocess.CompletedProcess[str]:
+def bisect(folder: Path, calls: Path, kill_at: int | None = None, *more: str) -> subprocess.CompletedProcess[str]:
     oracle = f"{shlex.quote(sys.executable)} {shlex.quote(str(folder / 'oracle.py'))} {shlex.quote(str(calls))} {{}}"
     words = ["bisect", str(folder / "chain.hlo"), "--plugin", str(PLUGIN), "--json", "--oracle", oracle]
     env = {**os.environ, "KILL_AT": str(kill_at)}
     return subprocess.run(
-        [sys.executable, "-m", "hloscope.core.cli.main", *words, "--passes", "dce,swap-subtract{only=2},cse"],
+        [sys.executable, "-m", "hloscope.core.cli.main", *words, "--passes", "dce,swap-subtract{only=2},cse", *more],
         capture_output=True, text=True, env=env, timeout=120, check=False,
     )  # fmt: skip
 
@@ -85,7 +85,7 @@ def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path: Path, cache: Pat
         # A line that a kill cut short is passed over.
         with open(next(cache.glob("bisect/*/probes.jsonl")), "a") as out:
             out.write('{"key": "half of a li')
-    resumed = bisect(tmp_path, calls)
+    resumed = bisect(tmp_path, calls, None, "--resume")  # said aloud, the question is the same
     asked = len(calls.read_text())
     assert not list(cache.glob("bisect/*")), "nothing is left behind"
     fresh = bisect(tmp_path, tmp_path / "fresh")
@@ -95,6 +95,8 @@ def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path: Path, cache: Pat
     assert resumed.returncode == fresh.returncode == 1
     assert first["culprits"] == second["culprits"] and first["culprits"][0]["instruction"] == "f"
     assert [one["outcome"] for one in first["probes"]] == [one["outcome"] for one in second["probes"]]
+    both = bisect(tmp_path, calls, None, "--resume", "--fresh")
+    assert both.returncode == 2 and both.stderr == "hloscope: --resume and --fresh exclude each other\n"
 
 
 def test_a_probe_is_made_once() -> None:

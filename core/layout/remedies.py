@@ -103,11 +103,14 @@ class RemedyFinder:
         edge = _edge(made)
         for change in self._changes(made):
             outcome = self._try(change)
+            if outcome is not None and change.layout is None and change.kind in ("parameter", "result"):
+                # What is said is the layout by name, and it counts only where naming it has the same effect.
+                chosen = self._chosen(change, outcome)
+                if chosen is not None:
+                    change = Change(change.kind, change.name, change.number, change.index, chosen)
+                    outcome = self._try(change)
             if outcome is None or edge in outcome.edges or outcome.bytes >= self._plain.bytes:
                 continue
-            chosen = self._chosen(change, outcome)
-            if change.kind in ("parameter", "result") and chosen is not None:
-                change = Change(change.kind, change.name, change.number, change.index, chosen)
             remedy = Remedy(
                 change=change.words(),
                 kind=change.kind,
@@ -147,8 +150,6 @@ class RemedyFinder:
 
     def _chosen(self, change: Change, outcome: _Outcome) -> Layout | None:
         """The layout that the compiler chose where the change left it open."""
-        if change.layout is not None or change.kind in ("dot", "swap"):
-            return change.layout
         parameters, result = outcome.entry
         shape = parameters[change.number] if change.kind == "parameter" else result
         return shape.sub(change.index).layout

@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from hloscope.core.views.fusion import FusionReport, FusionRow, PairFacts, why_pair
 from hloscope.tui.content import Line, plain
 from hloscope.tui.far import call
+from hloscope.tui.fusion_queue import FusionQueue
 from hloscope.tui.navigation import Place
 from hloscope.tui.questions import first_reader
 from hloscope.tui.screens.base import Work
@@ -58,6 +59,7 @@ priority: a place in the queue, with the time that fusing would save; ineligible
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._report: FusionReport | None = None
+        self._replay: FusionQueue | None = None
         self._target: str | None = None
         self._words = ""
         self._verdict = ""
@@ -70,16 +72,18 @@ priority: a place in the queue, with the time that fusing would save; ineligible
         self.turn_to(self.rows)
         self.ask_core(self._read, self._put, group="report", what="fusion", failed=self.fault)
 
-    def _read(self, work: Work) -> FusionReport:
+    def _read(self, work: Work) -> tuple[FusionReport, FusionQueue]:
         with self.dashboard.heavy:
             if self._target:
                 from hloscope.core.views.fusion import fusion_report
 
-                return call(fusion_report, self.run, target=self._target)
-            return self.run.fusion
+                report = call(fusion_report, self.run, target=self._target)
+            else:
+                report = self.run.fusion
+        return report, FusionQueue(report.rows)
 
-    def _put(self, report: FusionReport) -> None:
-        self._report = report
+    def _put(self, found: tuple[FusionReport, FusionQueue]) -> None:
+        self._report, self._replay = found
         self.say("")
         self._list()
 
@@ -88,17 +92,17 @@ priority: a place in the queue, with the time that fusing would save; ineligible
         if report is None:
             return
 
-        def put(found: tuple[str, str, list[Line]]) -> None:
-            head, titles, made = found
+        subject, self._subject = self._subject, ""
+
+        def put(found: tuple[str, str, list[Line], int]) -> None:
+            head, titles, made, cursor = found
             self.head(head, titles)
-            cursor = next((at for at, line in enumerate(made) if line.instruction == self._subject), 0)
-            self._subject = ""
             self.fill(made, cursor=cursor, empty="no decision matches; p and v change the filter")
 
-        self.made(len(report.rows), lambda: self._rows(report), put)
+        self.made(len(report.rows), lambda: self._rows(report, subject), put)
 
-    def _rows(self, report: FusionReport) -> tuple[str, str, list[Line]]:
-        """The lines above, and the decisions that the filters let through."""
+    def _rows(self, report: FusionReport, subject: str) -> tuple[str, str, list[Line], int]:
+        """The lines above, the decisions that the filters let through, and the first one about `subject`."""
         wanted = self._words.casefold()
         rows = [row for row in report.rows if not self._verdict or row.verdict == self._verdict]
         if self._queue:
@@ -146,7 +150,7 @@ priority: a place in the queue, with the time that fusing would save; ineligible
             end = at + len(row.verdict)
             parts = ((text[:at], "note"), (row.verdict, marks.get(row.verdict, "note")), (text[end:], ""))
             made.append(Line(text, "", row.producer, differs=parts, item=row))
-        return head, lines[0], made
+        return head, lines[0], made, next((at for at, line in enumerate(made) if line.instruction == subject), 0)
 
     # ---------------------------------------------------------------- one decision
     def details(self, item: object, line: Line) -> Sequence[Line]:
@@ -176,7 +180,8 @@ priority: a place in the queue, with the time that fusing would save; ineligible
         if item.fuel is not None:
             out.append(plain(f"  fuel {item.fuel}"))
         out.append(plain(f"  told by {_TELLERS.get(item.origin, item.origin)}"))
-        others = [row for row in self._report.of(item.producer) if row is not item]
+        told = self._replay.about(item.producer) if self._replay is not None else ()
+        others = [row for row in told if row is not item]
         if others:
             out += [plain(), plain(f"also about {item.producer}", "heading")]
             for row in others[:30]:
@@ -189,22 +194,21 @@ priority: a place in the queue, with the time that fusing would save; ineligible
 
     def _queue_lines(self, item: FusionRow) -> list[Line]:
         """The queue as it stands after a step, what comes out of it next on top."""
-        rows = self._report.rows if self._report is not None else ()
-        if not any(row.verdict == "priority" for row in rows):
+        if self._replay is None or not self._replay.known:
             return [plain(), plain("no queue is known: only XLA:GPU records one")] if self._queue else []
-        waiting = queue_after(rows, item.step)
-        following = next((row for row in rows if row.step > item.step and row.verdict in ("fused", "refused")), None)
-        out = [plain(), plain(f"the queue after step {item.step}: {len(waiting):,} producers", "heading")]
+        count, waiting = self._replay.after(item.step, _QUEUE)
+        following = self._replay.following(item.step)
+        out = [plain(), plain(f"the queue after step {item.step}: {count:,} producers", "heading")]
         most = max((saved for _, saved in waiting), default=0.0)
-        for name, saved in waiting[:_QUEUE]:
+        for name, saved in waiting:
             mark = "▶" if following is not None and name == following.producer else " "
             parts = (
                 (f" {mark} ", "strong"), (f"{clipped(name, 26):<27}", ""), (f"{bar(saved, most, 12):<13}", "bar"),
                 (f"{show_us(saved)}", "" if saved > 0 else "note"),
             )  # fmt: skip
             out.append(Line("".join(text for text, _ in parts), "", name, differs=parts))
-        if len(waiting) > _QUEUE:
-            out.append(plain(f"   and {len(waiting) - _QUEUE:,} that save less"))
+        if count > _QUEUE:
+            out.append(plain(f"   and {count - _QUEUE:,} that save less"))
         if following is not None:
             out.append(plain(f"   next, at step {following.step}: {following.producer} {following.verdict}"))
         return out
@@ -309,19 +313,6 @@ priority: a place in the queue, with the time that fusing would save; ineligible
         """The filter."""
         self._words, self._queue = str(values.get("words") or ""), bool(values.get("queue"))
         self._verdict = values["verdict"] if values.get("verdict") in _VERDICTS else ""
-
-
-def queue_after(rows: Sequence[FusionRow], step: int) -> list[tuple[str, float]]:
-    """What waits in the queue after a step, with the microseconds that fusing it would save; most first."""
-    waiting: dict[str, float] = {}
-    for row in rows:
-        if row.step > step:
-            break
-        if row.verdict == "priority" and row.us_unfused is not None and row.us_fused is not None:
-            waiting[row.producer] = row.us_unfused - row.us_fused
-        elif row.verdict != "priority":
-            waiting.pop(row.producer, None)
-    return sorted(waiting.items(), key=lambda one: -one[1])
 
 
 def _because(row: FusionRow) -> str:

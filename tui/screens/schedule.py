@@ -13,7 +13,7 @@ from hloscope.tui.content import Line, plain
 from hloscope.tui.far import call
 from hloscope.tui.navigation import Place
 from hloscope.tui.questions import Schedule, Step, schedule
-from hloscope.tui.screens.base import Work
+from hloscope.tui.screens.base import AT_ONCE, Work
 from hloscope.tui.screens.two_panes import TwoPanesScreen
 from hloscope.tui.show import bar, clipped, columns, counted, names, show_bytes, show_us
 
@@ -54,6 +54,8 @@ t shows the sequence of thunks of a dump that has it
         self._peak = 0
         self._origin = ""
         self._critical: CriticalPath | None = None
+        self._beside: tuple[str, list[str]] | None = None
+        """The step last looked at in a large module, and what could run beside it."""
         self._on_path: frozenset[str] = frozenset()
         self._only_critical = False
 
@@ -80,7 +82,7 @@ t shows the sequence of thunks of a dump that has it
         )
 
     def _put_critical(self, found: CriticalPath) -> None:
-        self._critical, self._on_path = found, frozenset(found.path)
+        self._critical, self._on_path, self._beside = found, frozenset(found.path), None
         self.say("")
         self._list(self.rows.cursor)
 
@@ -160,7 +162,9 @@ t shows the sequence of thunks of a dump that has it
             out.append(plain(f"  ● on it: step {found.path.index(name) + 1} of {len(found.path)}", "strong"))
         else:
             out.append(plain(f"  not on it: {self._weight(slack)} could be added before it makes the whole longer"))
-        free = found.together(name)
+        free = self._together(found, name)
+        if free is None:
+            return [*out, plain(), plain("could run together with", "heading"), plain("  looking …")]
         out += [plain(), plain(f"could run together with ({len(free):,})", "heading")]
         out += [plain(f"  {one}  {self._weight(found.weights[one])}", "", instruction=one) for one in free[:12]]
         if len(free) > 12:
@@ -168,6 +172,22 @@ t shows the sequence of thunks of a dump that has it
         elif not free:
             out.append(plain("  nothing: every other step waits for it, or it for them"))
         return out
+
+    def _together(self, found: CriticalPath, name: str) -> list[str] | None:
+        """What could run beside a step; None where a thread looks for it, which then shows the step again."""
+        if len(found.weights) <= AT_ONCE:
+            return found.together(name)
+        if self._beside is not None and self._beside[0] == name:
+            return self._beside[1]
+
+        def put(free: list[str]) -> None:
+            one = self.chosen
+            if isinstance(one, Step) and one.name == name and self._critical is found:
+                self._beside = name, free
+                self._chosen()
+
+        self.ask_core(lambda work: found.together(name), put, group="together")
+        return None
 
     def details(self, item: object, line: Line) -> Sequence[Line]:
         """Neighbours in the graph, with the steps at which they run."""

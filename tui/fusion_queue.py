@@ -1,0 +1,68 @@
+"""The queue of a fusion pass at any step, and all that is told of one name, in a time that does not grow with the
+number of decisions: the queue is kept as it stood at every few thousand rows and gone on with from there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from heapq import nlargest
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hloscope.core.views.fusion import FusionRow
+
+APART = 4096
+"""Rows between two kept states."""
+
+_ENDS = ("fused", "refused")
+"""Verdicts with which something comes out of the queue."""
+
+
+class FusionQueue:
+    """Made once of all decisions in the order of their steps; asked for each move of a cursor."""
+
+    def __init__(self, rows: Sequence[FusionRow]) -> None:
+        self._rows = rows
+        self._steps = [row.step for row in rows]
+        self._kept: list[dict[str, float]] = []
+        self._ends = [at for at, row in enumerate(rows) if row.verdict in _ENDS]
+        self._about: defaultdict[str, list[int]] = defaultdict(list)
+        self.known = False
+        """Whether a queue was recorded."""
+        waiting: dict[str, float] = {}
+        for at, row in enumerate(rows):
+            if at % APART == 0:
+                self._kept.append(dict(waiting))
+            _go_on(waiting, row)
+            self.known = self.known or row.verdict == "priority"
+            for name in {row.producer, row.made or row.producer, *row.consumers}:
+                self._about[name].append(at)
+
+    def after(self, step: int, most: int) -> tuple[int, list[tuple[str, float]]]:
+        """How many producers wait after a step, and those at most that save most, with the microseconds they save."""
+        end = bisect_right(self._steps, step)
+        begin = max(0, end - 1) // APART
+        waiting = dict(self._kept[begin]) if self._kept else {}
+        for row in self._rows[begin * APART : end]:
+            _go_on(waiting, row)
+        return len(waiting), nlargest(most, waiting.items(), key=lambda one: one[1])
+
+    def following(self, step: int) -> FusionRow | None:
+        """The next decision after a step that takes something out of the queue."""
+        at = bisect_right(self._ends, bisect_right(self._steps, step) - 1)
+        return self._rows[self._ends[at]] if at < len(self._ends) else None
+
+    def about(self, name: str) -> list[FusionRow]:
+        """Decisions in which an instruction is producer, consumer or result."""
+        return [self._rows[at] for at in self._about.get(name, ())]
+
+
+def _go_on(waiting: dict[str, float], row: FusionRow) -> None:
+    """One row later."""
+    if row.verdict != "priority":
+        waiting.pop(row.producer, None)
+    elif row.us_unfused is not None and row.us_fused is not None:
+        waiting[row.producer] = row.us_unfused - row.us_fused

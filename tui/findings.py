@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import HloscopeError
 from hloscope.core.views.run import label
-from hloscope.core.views.summary import show_ns
+from hloscope.core.views.summary import own_times, show_ns
 from hloscope.tui.navigation import Place
 from hloscope.tui.show import counted, names, show_bytes, show_us
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hloscope.core.views.copies import CopyRow
     from hloscope.core.views.data import PassRow, Summary
     from hloscope.core.views.run import Run
 
@@ -41,10 +42,16 @@ def flags(run: Run) -> str:
     return "  ".join(found)
 
 
-def slowest(rows: Sequence[PassRow]) -> Finding:
+def no_times(run: Run) -> str:
+    """Why no pass has a time."""
+    if run.source.target == "tpu":
+        return "XLA:TPU tells none"
+    return "hloscope capture records it"
+
+
+def slowest(run: Run, rows: Sequence[PassRow]) -> Finding:
     """The slowest pass."""
-    pipelines = {row.pipeline for row in rows}
-    timed = [row for row in rows if row.ns and row.pass_name not in pipelines]
+    timed = [row for row in own_times(rows) if row.ns]
     if not timed:
         return Finding("nothing tells the time of passes (hloscope capture records it)", "", None)
     slowest = max(timed, key=lambda row: row.ns or 0)
@@ -96,13 +103,18 @@ def refusal(run: Run) -> Finding:
     )
 
 
+def fate(row: CopyRow) -> int:
+    """0: the last stage has it; 1: it became a transpose, which moves the same bytes; 2: a later pass removed it."""
+    return 0 if row.gone is None else 1 if row.gone.endswith("layout_normalization") else 2
+
+
 def copy(run: Run) -> Finding:
-    """The largest copy."""
+    """The largest copy that runs; where none does, the largest that there was."""
     rows = [row for row in run.copies.rows if not row.free]
     if not rows:
         return Finding("no copy that moves bytes", "", Place("layouts"))
-    one = max(rows, key=lambda row: (row.bytes or 0) * (row.times or 1))
-    gone = f", gone after {one.gone}" if one.gone else ""
+    one = min(rows, key=lambda row: (fate(row), -(row.bytes or 0) * (row.times or 1)))
+    gone = ("", ", now a transpose", f", gone after {one.gone}")[fate(one)]
     return Finding(
         f"{one.copy}: {show_bytes(one.bytes)} from {one.from_layout} to {one.to_layout}{gone}",
         one.cause.sentence,

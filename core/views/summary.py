@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from hloscope.core.dumps.facts import opcode_counts
@@ -11,6 +12,8 @@ from hloscope.core.views.data import Notable, PassRow, Summary
 from hloscope.core.views.stages import Cancelled, Progress, check
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hloscope.core.views.run import Run
 
 TOP_OPCODES = 12
@@ -24,9 +27,7 @@ def summarize(run: Run, *, cancelled: Cancelled | None = None, progress: Progres
     check(cancelled)
     last = run.stage_bytes(-1)
     opcodes = opcode_counts(last)
-    # A pipeline's own row holds the time of its passes: only the passes are added up.
-    pipelines = {row.pipeline for row in rows}
-    times = [row.ns for row in rows if row.ns is not None and row.pass_name not in pipelines]
+    times = [row.ns for row in own_times(rows) if row.ns is not None]
     return Summary(
         source=run.source,
         stages=sum(row.file is not None for row in rows) or len({row.snapshot for row in run.outline}),
@@ -43,6 +44,45 @@ def summarize(run: Run, *, cancelled: Cancelled | None = None, progress: Progres
     )
 
 
+def own_times(rows: Sequence[PassRow]) -> list[PassRow]:
+    """The rows whose time is their own, so that their sum is the time of the compile.
+
+    The row of a nested pipeline is left out where the rows of its passes, which stand beside it and carry its name as
+    their pipeline's, tell times: it holds theirs. Steps that a pass dumps under its own name tell none, and a pass may
+    have the name of a pipeline elsewhere; both keep their row.
+    """
+    return [row for at, row in enumerate(rows) if not _holds_others(rows, at)]
+
+
+def _holds_others(rows: Sequence[PassRow], at: int) -> bool:
+    row = rows[at]
+    if row.pipeline == row.pass_name:
+        return False
+    # Rows end after those that they hold in a log; metadata has them in the order in which they begin.
+    for first, step in ((at - 1, -1), (at + 1, 1)):
+        if 0 <= first < len(rows) and rows[first].pipeline == row.pass_name:
+            stop = -1 if step < 0 else len(rows)
+            beside = takewhile(lambda one: one.pipeline != row.pipeline, (rows[i] for i in range(first, stop, step)))
+            if _within(list(beside), row):
+                return True
+    return False
+
+
+def _within(beside: list[PassRow], row: PassRow) -> bool:
+    """Whether rows beside a row tell times that its own can hold."""
+    times = [one.ns for one in beside if one.pipeline == row.pass_name and one.ns is not None]
+    return bool(times) and (row.ns is None or row.ns >= max(times))
+
+
+def pipeline_rows(rows: Sequence[PassRow]) -> frozenset[int]:
+    """Rows that stand for a pipeline: their time is that of its passes, which have rows of their own.
+
+    A pass that dumps its own steps below its name, as copy-insertion does, is none: nothing times the steps.
+    """
+    pipelines = {row.pipeline for row in rows if row.ns is not None or row.pass_name == "pipeline-start"}
+    return frozenset(row.index for row in rows if row.pass_name in pipelines and row.pass_name != row.pipeline)
+
+
 def _notable(rows: list[PassRow]) -> list[Notable]:
     found: list[Notable] = []
     grown = max(rows, key=lambda row: row.instructions_after - row.instructions_before)
@@ -52,8 +92,7 @@ def _notable(rows: list[PassRow]) -> list[Notable]:
         if (delta > 0) == (row is grown) and delta:
             change = f"{row.instructions_before:,} → {row.instructions_after:,}"
             found.append(Notable(f"{word}: {_label(row)}", change, row.index))
-    pipelines = {row.pipeline for row in rows}
-    timed = [row for row in rows if row.ns and row.pipeline and row.pass_name not in pipelines]
+    timed = [row for row in own_times(rows) if row.ns and row.pipeline]
     if timed:
         slowest = max(timed, key=lambda row: row.ns or 0)
         found.append(Notable(f"slowest: {_label(slowest)}", show_ns(slowest.ns), slowest.index))

@@ -1,0 +1,37 @@
+"""The time of a compile: which rows of a timeline tell a time of their own."""
+
+from __future__ import annotations
+
+from hloscope.core.views.data import PassRow
+from hloscope.core.views.summary import own_times
+
+
+def timeline(*rows: tuple[str, str, int | None]) -> list[PassRow]:
+    return [PassRow(at, pipeline, name, False, 1, 1, ns, None, None) for at, (pipeline, name, ns) in enumerate(rows)]
+
+
+def names(rows: list[PassRow]) -> list[str]:
+    return [f"{row.pipeline}/{row.pass_name}" for row in own_times(rows)]
+
+
+def test_a_nested_pipeline_s_row_holds_the_times_of_its_passes() -> None:
+    ended = timeline(
+        ("outer", "dce", 1), ("inner", "cse", 5), ("core", "dot", 2), ("inner", "core", 3), ("outer", "inner", 9)
+    )
+    assert names(ended) == ["outer/dce", "inner/cse", "core/dot"]
+    begun = timeline(("outer", "dce", 1), ("outer", "inner", 9), ("inner", "cse", 5), ("inner", "dce", 3))
+    assert names(begun) == ["outer/dce", "inner/cse", "inner/dce"]
+
+
+def test_a_pass_keeps_its_time_though_a_pipeline_has_its_name() -> None:
+    # XLA dumps the steps of copy insertion under its name, without times; autotuner/autotuner is a pass.
+    steps = timeline(
+        ("copies", "flatten", 2), ("copy-insertion", "after_adding", None), ("copies", "copy-insertion", 60)
+    )
+    assert names(steps) == ["copies/flatten", "copy-insertion/after_adding", "copies/copy-insertion"]
+    same = timeline(
+        ("autotuner", "wrapper", 22), ("autotuner", "autotuner", 29), ("layout", "cse", 1), ("x", "layout", 8)
+    )
+    assert names(same) == ["autotuner/wrapper", "autotuner/autotuner", "layout/cse"]
+    apart = timeline(("post", "layout_normalization", 1), ("post", "algsimp", 2), ("layout_normalization", "dce", 3))
+    assert names(apart) == ["post/layout_normalization", "post/algsimp", "layout_normalization/dce"]

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from hloscope.core.errors import UsageError
 from hloscope.lsp.companion import ask, run_child
-from hloscope.lsp.features.stages import DumpPlace, dump_of, from_here, local_path
+from hloscope.lsp.features.stages import DumpPlace, dump_of, from_here, local_path, row_of
 
 _CHANGE = re.compile(r"  [+\-~>] %?([\w.\-]+)")
 _FILE_CHARACTERS = re.compile(r"[^\w.\-]+")
@@ -82,7 +82,15 @@ class LongCommand:
 def _other_stage(subject: Subject) -> list[str]:
     if subject.place is None:
         raise UsageError("the file is no stage of a dump")
-    return ["diff", subject.path, "--stage", str(subject.place.stage), *subject.module]
+    return ["diff", subject.path, *_stage_option(subject.place), *subject.module]
+
+
+def _stage_option(place: DumpPlace) -> list[str]:
+    """Raises UsageError where the dump's timeline does not have the file."""
+    row = row_of(place)
+    if row is None:
+        raise UsageError("the dump's timeline has no such stage", path=place.name)
+    return ["--stage", str(row)]
 
 
 def _change_of(answer: str, names: tuple[str, ...]) -> str:
@@ -241,7 +249,7 @@ async def trace_kernels(path: str, *, interpret: bool, seconds: float, target: s
 
 def dashboard(subject: Subject) -> list[str]:
     """The command line that opens the dashboard here: for the editor's terminal, since it needs one."""
-    where = [] if subject.place is None else ["--stage", str(subject.place.stage)]
+    where = [] if subject.place is None else _stage_option(subject.place)
     return ["hloscope", "open", subject.path, *subject.module, *where]
 
 

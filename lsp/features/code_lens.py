@@ -51,7 +51,8 @@ def _stage(reading: Reading, place: PlaceInDump) -> Iterator[types.CodeLens]:
     top = types.Range(types.Position(0, 0), types.Position(0, 0))
     path = local_path(reading.uri) or ""
     after = "" if not place.pass_name else place.pass_name if is_bookend(path) else f"after {place.pass_name}"
-    yield _lens(top, f"stage {place.number} of {place.count} {after}".strip(), "", [])
+    row = "" if place.row is None else f"[{place.row}] "
+    yield _lens(top, f"{row}stage {place.number} of {place.count} {after}".strip(), "", [])
     for title, command in (("◀ previous", "hloscope.previousStage"), ("next ▶", "hloscope.nextStage")):
         yield _lens(top, title, command, [reading.uri, "", 0])
     found = _changes(reading)

@@ -19,6 +19,7 @@ from hloscope.core.dumps.filenames import FileKind, parse_name
 from hloscope.core.dumps.options import compile_facts
 from hloscope.core.errors import HloscopeError
 from hloscope.core.text.module_index import ModuleIndex
+from hloscope.core.views.dump_source import DumpSource
 from hloscope.core.views.run import find_definition
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class PlaceInDump:
     """1-based, among the stages."""
     count: int
     pass_name: str
+    row: int | None
+    """Of the timeline, as ``--stage`` takes it; None where it cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,9 @@ class DumpPlace:
     module: int
     """Index of the module, as ``--module`` takes it."""
     stage: int
-    """Index of the file among the module's stages."""
+    """Index of the file among the module's stages. Not what ``--stage`` takes: see `row_of`."""
+    name: str
+    """Of the file."""
     files: tuple[tuple[str, str], ...]
     """Path and pass of every stage that has text, in order; an empty pass for the first."""
     before: int
@@ -118,10 +123,32 @@ def _dump_of(folder: str, name: str, changed: int) -> DumpPlace | None:
                 size = sum(os.path.getsize(file) for file, _ in files)
                 target = compile_facts(module).target
                 device = _gpu(module) if target == "gpu" else None
-                return DumpPlace(folder, number, stage.index, files, before, size, target, device)
+                return DumpPlace(folder, number, stage.index, name, files, before, size, target, device)
     except (HloscopeError, OSError):
         return None
     return None
+
+
+def row_of(place: DumpPlace) -> int | None:
+    """The row of a stage in its module's timeline, which has rows for passes without a file too where the dump holds
+    the compiler's log of them; None where it cannot be told."""
+    try:
+        return _row_of(place.folder, place.module, place.name, os.stat(place.folder).st_mtime_ns)
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=64)
+def _row_of(folder: str, module: int, name: str, changed: int) -> int | None:
+    del changed
+    try:
+        source = DumpSource(folder, str(module))
+    except (HloscopeError, OSError):
+        return None
+    try:
+        return next((k for k, row in enumerate(source.outline()) if row.own_snapshot and row.file == name), None)
+    finally:
+        source.close()
 
 
 def from_here(place: DumpPlace, folder: str) -> None:
@@ -161,7 +188,9 @@ def place_in_dump(uri: str) -> PlaceInDump | None:
         return None
     module, number = found
     stage = module.stages[number]
-    return PlaceInDump(number + 1, len(module.stages), stage.pass_name)
+    place = dump_of(uri)
+    row = None if place is None else row_of(place)
+    return PlaceInDump(number + 1, len(module.stages), stage.pass_name, row)
 
 
 def _module_of(uri: str) -> tuple[Module, int] | None:

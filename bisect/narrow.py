@@ -181,8 +181,21 @@ def _match(
             yield a, sorted(values.values(), key=lambda b, a=a: origin(b) != origin(a))[:4]
             continue
         lost.sort(key=lambda b, a=a: (origin(b) != origin(a), b.opcode != a.opcode, b.shape != a.shape))
-        # One of the same name or opcode where there is one; else only the likeliest.
-        yield a, [b for b in lost if b is named or b.opcode == a.opcode][:3] or lost[:1]
+        # One that does the same to the same, though another copy may have its value; one of the same name or opcode;
+        # else only the likeliest.
+        twins = [b for b in choice if b is not named and b.opcode == a.opcode and _same_operands(b, a, pairs)]
+        likely = [b for b in lost if b is named or (b.opcode == a.opcode and b not in twins)] or lost[:1]
+        yield a, [*twins[:2], *likely[:3]]
+
+
+def _same_operands(old: HloInstruction, new: HloInstruction, pairs: Pairs) -> bool:
+    """Whether two instructions read the same values."""
+    if not new.operand_count or old.operand_count != new.operand_count:
+        return False
+    return all(
+        pairs.found.same.get(b) is a or _alike(pairs.theirs.of(b), pairs.ours.of(a))
+        for b, a in zip(old.operands, new.operands, strict=True)
+    )
 
 
 def _alike(one: Sequence[Value], other: Sequence[Value]) -> bool:

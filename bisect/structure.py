@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hloscope.bisect.safety import Unsafe, layout_faults, lost_orders
+from hloscope.core.hlo.verifier import verify
+from hloscope.core.hlo.verifier.options import VerifierOptions
 
 if TYPE_CHECKING:
     from hloscope.core.hlo.instruction import HloInstruction
@@ -70,6 +72,18 @@ def shortened(payload: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
+def refused(before: HloModule, after: HloModule) -> list[Unsafe]:
+    """Instructions of a stage that the verifier refuses, where it has nothing against the stage before."""
+    known = {(one.code, one.instruction) for one in verify(before, _SHAPES)}
+    return [
+        Unsafe("module", one.instruction or after.entry.root.name, one.message)
+        for one in verify(after, _SHAPES)
+        if (one.code, one.instruction) not in known
+    ]
+
+
+_SHAPES = VerifierOptions(allow_mixed_precision=True, allow_bitcast_to_have_different_size=True)
+"""Layouts are looked at elsewhere, and back ends mix widths inside kernels."""
 DROPS_COPY_EDGES = frozenset({"copy-insertion", "after_removing_unnecessary_copies", "loop-double-buffer-transformer"})
 """Passes that remove the order of two copies with the need for it."""
 DROPS_ALL_EDGES = frozenset({"after_optimizations_after_buffer_assignment", "legalize-scheduling-annotations"})

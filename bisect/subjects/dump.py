@@ -35,7 +35,7 @@ from hloscope.bisect.putback import (
 )
 from hloscope.bisect.result import Answer, Culprit, Probe
 from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong, smallest_cure
-from hloscope.bisect.structure import MEANING, rewritten, shortened, unseen
+from hloscope.bisect.structure import MEANING, refused, rewritten, shortened, unseen
 from hloscope.bisect.subjects.stage_probe import StageProbe, verdict_of
 from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.hlo.hashing import structural_hash
@@ -173,6 +173,9 @@ class _Search:
         else:
             at = found.position
             if not found.exact:
+                if self._refused(range(found.low + 1, at)):
+                    answer.probes = _report(self._steps)
+                    return answer
                 answer.evidence.append(
                     f"stages {self._stages[found.low] + 1} to {self._stages[at] - 1} could not be evaluated: the "
                     "change lies among them"
@@ -219,11 +222,20 @@ class _Search:
             outcome = self._probe(position)
             self._saw(Step("stage", position - 1, len(self._stages) - 1, position, outcome, one_by_one=True))
             if outcome.kind == "wrong":
-                answer.evidence.append("the last stage does not show it: a later stage computes the right thing again")
+                if unknown and self._refused(range(1, position)):
+                    break
+                last = self._verdicts.get(self._stages[-1], _UNSEEN).status
+                answer.evidence.append(
+                    "the last stage cannot be evaluated"
+                    if last == NOT_EVALUATED
+                    else "the last stage does not show it: a later stage computes the right thing again"
+                )
                 return position
             if outcome.kind == "unknown":
                 unknown.append(self._stages[position])
         answer.probes = _report(self._steps)
+        if answer.culprits or (unknown and self._refused(range(1, len(self._stages)))):
+            return None
         if unknown:
             reason = self._verdicts[unknown[0]].reason
             answer.evidence.append(f"{len(unknown)} of {len(self._stages)} stages cannot be evaluated: {reason}")
@@ -257,6 +269,19 @@ class _Search:
                 return position
         return None
 
+    def _refused(self, positions: Sequence[int]) -> bool:
+        """Whether one of some stages is no valid module although the stage before is; it is accused then."""
+        for position in positions:
+            texts = (self._texts[self._stages[position - 1]](), self._texts[self._stages[position]]())
+            try:
+                found = refused(load_module(texts[0]), load_module(texts[1]))
+            except HloscopeError:
+                continue
+            if found:
+                self._accuse(position, found)
+                return True
+        return False
+
     def _nothing_wrong(self, widened: list[int]) -> None:
         answer = self._answer
         checked = sum(one.status != NOT_EVALUATED for one in self._verdicts.values()) + 1
@@ -272,6 +297,8 @@ class _Search:
                 f"stage {min(widened)} is the first that is off by more than one rounding explains, but not by more "
                 f"than rounding errors were seen to do: {verdict.reason}"
             )
+        elif self._verdicts.get(self._stages[-1], _UNSEEN).status == NOT_EVALUATED:
+            answer.evidence.append("the last stage is among them: what is compiled in the end is not cleared")
         else:
             answer.verdict = "no-difference"
         if not findings:
@@ -308,8 +335,10 @@ class _Search:
         number = self._stages[position]
         row = self._run.outline[number]
         occurrence = sum(one.pass_name == row.pass_name for one in self._run.outline[:number])
-        answer.verdict = "wrong-stage"
-        if found[0].kind == "value":
+        answer.verdict = "wrong-stage" if found[0].kind != "module" else "compile-failure"
+        if found[0].kind == "module":
+            answer.evidence.append(f"stage {number} ({row.pass_name}) is no valid module, and the stage before is")
+        elif found[0].kind == "value":
             answer.evidence.append(
                 f"stage {number} ({row.pass_name}) moves the results no farther than rounding could, but changes what "
                 "an instruction of the same name and operands says"
@@ -344,6 +373,8 @@ class _Search:
         answer.evidence.append(f"the results in question are not those of the first stage: {said}")
         if wrong is not None:
             self._guilty(wrong)
+        elif self._refused(range(1, len(self._stages))):
+            pass
         elif any(one.status == NOT_EVALUATED for one in self._verdicts.values()):
             answer.evidence.append("not every stage could be evaluated, so the stages are not cleared")
         else:

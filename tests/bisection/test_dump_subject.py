@@ -166,6 +166,72 @@ def test_values_narrow_a_region_that_has_no_name_in_common(tmp_path: Path, wrong
     assert [(one["stage"], one["instruction"]) for one in answer["culprits"]] == [(1, name)], answer
 
 
+TWICE = """HloModule m
+
+ENTRY %main (a: f32[4], z: f32[]) -> (f32[6], f32[6]) {
+  %a = f32[4] parameter(0)
+  %z = f32[] parameter(1)
+  %p = f32[6] pad(%a, %z), padding=1_1
+  %n = f32[6] cosine(%p)
+  %q = f32[6] add(%n, %p)
+  %r0 = f32[6] tanh(%q)
+  %r1 = f32[6] exponential(%q)
+  ROOT %out = (f32[6], f32[6]) tuple(%r0, %r1)
+}
+"""
+TWICE_FUSED = """HloModule m
+
+%f0 (x: f32[4], y: f32[]) -> f32[6] {
+  %x = f32[4] parameter(0)
+  %y = f32[] parameter(1)
+  %pad.0 = f32[6] pad(%x, %y), padding=2_0
+  %n.0 = f32[6] cosine(%pad.0)
+  %q.0 = f32[6] add(%n.0, %pad.0)
+  ROOT %t = f32[6] tanh(%q.0)
+}
+
+%f1 (x: f32[4], y: f32[]) -> f32[6] {
+  %x.1 = f32[4] parameter(0)
+  %y.1 = f32[] parameter(1)
+  %pad.1 = f32[6] pad(%x.1, %y.1), padding=1_1
+  %n.1 = f32[6] cosine(%pad.1)
+  %q.1 = f32[6] add(%n.1, %pad.1)
+  ROOT %c = f32[6] exponential(%q.1)
+}
+
+ENTRY %main (a: f32[4], z: f32[]) -> (f32[6], f32[6]) {
+  %a = f32[4] parameter(0)
+  %z = f32[] parameter(1)
+  %r0 = f32[6] fusion(%a, %z), kind=kLoop, calls=%f0
+  %r1 = f32[6] fusion(%a, %z), kind=kLoop, calls=%f1
+  ROOT %out = (f32[6], f32[6]) tuple(%r0, %r1)
+}
+"""
+
+
+def test_a_copy_among_others_in_new_fusions_is_told_from_them(tmp_path: Path) -> None:
+    """What was computed once is computed twice in a stage, once wrongly: the other copy has the old value."""
+    (tmp_path / "module_0001.m.before_optimizations.txt").write_text(TWICE)
+    (tmp_path / "module_0001.m.0001.fusion.after_fusion.before_dce.txt").write_text(TWICE_FUSED)
+    _, answer = bisect(tmp_path)
+    assert [(one["stage"], one["instruction"]) for one in answer["culprits"]] == [(1, "pad.0")], answer
+
+
+def test_a_stage_that_is_no_valid_module_is_accused(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump", (2, "dimensions={1}, to_apply", "dimensions={0}, to_apply", "total"))
+    code, answer = bisect(dump)
+    assert (code, answer["verdict"]) == (1, "compile-failure"), answer
+    assert [(one["stage"], one["instruction"]) for one in answer["culprits"]] == [(2, "total")]
+    assert "f32[4]" in answer["culprits"][0]["sentence"]
+    # Of a stage that cannot be evaluated for another reason nothing is said.
+    for one in dump.iterdir():
+        one.write_text(one.read_text().replace("dimensions={0}, to_apply", "dimensions={1}, to_apply"))
+    last = max(dump.glob("*after_optimizations.txt"))
+    last.write_text(last.read_text().replace("subtract(%fusion, %a)", 'custom-call(%a), custom_call_target="own"'))
+    code, answer = bisect(dump)
+    assert (code, answer["verdict"], answer["culprits"]) == (1, "cannot-tell", []), answer
+
+
 class Killed(BaseException):
     """What stands for a kill: nothing catches it."""
 

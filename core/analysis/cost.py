@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hloscope.core.analysis.cost_cycles import cycles_per_element
 from hloscope.core.analysis.cost_units import f32, llround
@@ -21,6 +21,15 @@ from hloscope.core.analysis.elementwise import (
     is_elementwise,
     same_layout_and_dimensions,
     transpose_is_bitcast,
+)
+from hloscope.core.analysis.flop_counts import (
+    TRANSCENDENTAL,
+    cholesky_flops,
+    convolution_flops,
+    dot_flops,
+    fft_flops,
+    ragged_dot_flops,
+    triangular_solve_flops,
 )
 from hloscope.core.hlo.element_types import ELEMENT_TYPES
 
@@ -32,6 +41,10 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.shape import Shape
 
+Counted = Literal["cycles", "flops", "transcendentals", "products"]
+"""What ``Cost.flops`` counts. ``cycles``: what XLA:GPU calls flops, with each element of an elementwise operation at
+the cycles that were measured for it. ``flops``: one an element, and none for ``transcendentals``, which count by
+themselves, as XLA's own report of a program has both. ``products``: the flops of dots and convolutions alone."""
 MAX_IR_SIZE = 10_000
 """Instructions that a merged fusion may be emitted as."""
 _POINTER_BYTES = 8
@@ -77,8 +90,9 @@ class Inner:
 class CostAnalysis:
     """Costs of the instructions of one module, worked out on demand and kept until `revisit`."""
 
-    def __init__(self, device: DeviceDescription) -> None:
+    def __init__(self, device: DeviceDescription, counted: Counted = "cycles") -> None:
         self.device = device
+        self.counted: Counted = counted
         self._costs: dict[HloInstruction, Cost] = {}
         self._inner: dict[HloInstruction, Inner] = {}
         self._root_utilization: dict[HloInstruction, float] = {}
@@ -99,7 +113,8 @@ class CostAnalysis:
         self._costs.pop(instruction, None)
 
     def flops(self, instruction: HloInstruction) -> int:
-        """Floating point operations, in units of the device's cycles table."""
+        """What this analysis counts: floating point operations in units of the device's cycles table, where nothing
+        else was asked for."""
         return int(self.cost(instruction).flops)
 
     def output_bytes(self, instruction: HloInstruction) -> int:
@@ -204,8 +219,9 @@ class CostAnalysis:
         opcode = instruction.opcode
         if opcode in ELEMENTWISE:
             if opcode != "copy":
-                each = cycles_per_element(self.device, opcode, instruction.shape.element_type)
-                cost.flops = f32(each * elements(instruction.shape))
+                cost.flops = self.single(
+                    self._each(opcode, instruction.shape.element_type) * elements(instruction.shape)
+                )
         elif opcode in _FREE_OPERANDS or (opcode == "transpose" and _is_bitcast(instruction)):
             cost.output_bytes = 0.0
             cost.operand_bytes = [0.0] * instruction.operand_count
@@ -215,13 +231,25 @@ class CostAnalysis:
                 handler(self, instruction, cost)
         return cost
 
+    def _each(self, opcode: str, element_type: str) -> int:
+        """What one element of an elementwise operation counts for."""
+        if self.counted == "cycles":
+            return cycles_per_element(self.device, opcode, element_type)
+        if self.counted == "products":
+            return 0
+        return (opcode in TRANSCENDENTAL) == (self.counted == "transcendentals")
+
+    def single(self, count: float) -> float:
+        """A count as precise as XLA keeps it where decisions hang on it, and otherwise exact."""
+        return f32(count) if self.counted == "cycles" else float(count)
+
     def reducer_flops(self, computation: HloComputation) -> float:
         """Flops of one application of a called computation."""
         known = self._subcomputations.get(computation)
         if known is None or known[0] != computation.version:
             total = 0.0
             for one in computation.post_order():
-                total = f32(total + self._visit(one).flops)
+                total = self.single(total + self._visit(one).flops)
             known = self._subcomputations[computation] = (computation.version, total)
         return known[1]
 
@@ -269,7 +297,7 @@ class CostAnalysis:
             for use in here.roots:
                 here.utilization = f32(here.utilization + utilization[use])
                 here.times_emitted = f32(here.times_emitted + emitted[use])
-            flops = f32(flops + f32(here.utilization * costs[one].flops))
+            flops = self.single(flops + self.single(here.utilization * costs[one].flops))
             total_emitted = f32(total_emitted + here.times_emitted)
             through = _passes_through(one)
             for place, operand in enumerate(one.operands):
@@ -356,8 +384,9 @@ def concatenate_flops_per_element(instruction: HloInstruction) -> int:
     return 400 if dim > 0 and instruction.operand(0).shape.dimensions[dim] & 31 else 6
 
 
-def _concatenate(_: CostAnalysis, instruction: HloInstruction, cost: Cost) -> None:
-    cost.flops = f32(concatenate_flops_per_element(instruction) * elements(instruction.shape))
+def _concatenate(costs: CostAnalysis, instruction: HloInstruction, cost: Cost) -> None:
+    if costs.counted == "cycles":
+        cost.flops = f32(concatenate_flops_per_element(instruction) * elements(instruction.shape))
 
 
 def _first_leaf(shape: Shape) -> Shape:
@@ -367,7 +396,7 @@ def _first_leaf(shape: Shape) -> Shape:
 def _reduce(costs: CostAnalysis, instruction: HloInstruction, cost: Cost) -> None:
     result = _first_leaf(instruction.shape)
     count = elements(instruction.operand(0).shape) - elements(result)
-    cost.flops = f32(costs.reducer_flops(instruction.callee("to_apply")) * count)
+    cost.flops = costs.single(costs.reducer_flops(instruction.callee("to_apply")) * count)
     for place in range(instruction.operand_count // 2, instruction.operand_count):
         cost.operand_bytes[place] = f32(elements(result) * shape_bytes(instruction.operand(place).shape))
         cost.operand_utilization[place] = f32(elements(result))
@@ -389,13 +418,44 @@ def _reduce_window(costs: CostAnalysis, instruction: HloInstruction, cost: Cost)
     operand = instruction.operand(0).shape
     cost.operand_utilization[0] = f32(outputs * size / max(1, elements(operand)))
     cost.operand_bytes[0] = f32(outputs * size * operand.type.byte_size)
-    cost.flops = f32(costs.reducer_flops(instruction.callee("to_apply")) * count)
+    cost.flops = costs.single(costs.reducer_flops(instruction.callee("to_apply")) * count)
 
 
-def _dot(_: CostAnalysis, instruction: HloInstruction, cost: Cost) -> None:
-    lhs = instruction.operand(0).shape
-    contracted = prod(lhs.dimensions[dim] for dim in instruction.attr("lhs_contracting_dims") or ())
-    cost.flops = f32(2 * elements(instruction.shape) * contracted)
+def _select_and_scatter(costs: CostAnalysis, instruction: HloInstruction, cost: Cost) -> None:
+    size = prod(one.size for one in instruction.attr("window").dimensions)
+    select, scatter = (costs.reducer_flops(instruction.callee(role)) for role in ("select", "scatter"))
+    cost.flops = costs.single((select * (size - 1) + scatter) * elements(instruction.operand(1).shape))
+
+
+def _product(count: Callable[[HloInstruction], int]) -> Callable[[CostAnalysis, HloInstruction, Cost], None]:
+    def handle(costs: CostAnalysis, instruction: HloInstruction, cost: Cost) -> None:
+        if costs.counted != "transcendentals":
+            cost.flops = costs.single(count(instruction))
+
+    return handle
+
+
+def _plain(count: Callable[[HloInstruction], int]) -> Callable[[CostAnalysis, HloInstruction, Cost], None]:
+    def handle(costs: CostAnalysis, instruction: HloInstruction, cost: Cost) -> None:
+        if costs.counted in ("cycles", "flops"):
+            cost.flops = costs.single(count(instruction))
+
+    return handle
+
+
+def _random(costs: CostAnalysis, instruction: HloInstruction, cost: Cost) -> None:
+    if costs.counted == "transcendentals":
+        cost.flops = float(_all_elements(instruction.shape))
+
+
+def _all_reduce(costs: CostAnalysis, instruction: HloInstruction, cost: Cost) -> None:
+    """As between two devices. On GPUs XLA takes the time from elsewhere."""
+    if costs.counted == "flops":
+        cost.flops = float(_all_elements(instruction.shape))
+
+
+def _all_elements(shape: Shape) -> int:
+    return sum(elements(leaf) for _, leaf in shape.leaves() if leaf.is_array)
 
 
 def _gather(_: CostAnalysis, instruction: HloInstruction, cost: Cost) -> None:
@@ -410,31 +470,41 @@ def _scatter(costs: CostAnalysis, instruction: HloInstruction, cost: Cost) -> No
         cost.operand_bytes[place] = cost.operand_bytes[count + 1 + place] = f32(size)
     cost.output_bytes = f32(sum(updates))
     each = costs.reducer_flops(instruction.callee("to_apply"))
-    cost.flops = f32(each * elements(instruction.operand(count + 1).shape))
+    cost.flops = costs.single(each * elements(instruction.operand(count + 1).shape))
 
 
 def _map(costs: CostAnalysis, instruction: HloInstruction, cost: Cost) -> None:
-    cost.flops = f32(costs.reducer_flops(instruction.callee("to_apply")) * elements(instruction.shape))
+    cost.flops = costs.single(costs.reducer_flops(instruction.callee("to_apply")) * elements(instruction.shape))
 
 
-def _sort(_: CostAnalysis, instruction: HloInstruction, cost: Cost) -> None:
+def _sort_flops(instruction: HloInstruction) -> int:
     count = elements(instruction.operand(0).shape)
-    cost.flops = f32(count * (max(0, count - 1)).bit_length())
+    return count * (max(0, count - 1)).bit_length()
 
 
 _HANDLERS: dict[str, Callable[[CostAnalysis, HloInstruction, Cost], None]] = {
+    "all-reduce": _all_reduce,
     "broadcast": _broadcast,
+    "cholesky": _plain(cholesky_flops),
     "concatenate": _concatenate,
-    "dot": _dot,
+    "convolution": _product(convolution_flops),
+    "dot": _product(dot_flops),
     "dynamic-slice": _slice,
     "dynamic-update-slice": _dynamic_update_slice,
+    "fft": _plain(fft_flops),
     "fusion": CostAnalysis.fusion,
     "gather": _gather,
     "map": _map,
+    "ragged-dot": _product(ragged_dot_flops),
     "reduce": _reduce,
     "reduce-window": _reduce_window,
+    "rng": _random,
+    "rng-bit-generator": _random,
+    "scaled-dot": _product(dot_flops),
     "scatter": _scatter,
+    "select-and-scatter": _select_and_scatter,
     "slice": _slice,
-    "sort": _sort,
+    "sort": _plain(_sort_flops),
+    "triangular-solve": _plain(triangular_solve_flops),
     "tuple": _tuple,
 }

@@ -1,8 +1,10 @@
 """What one instruction of a text costs: flops, bytes, and which of the two a device waits for.
 
 The instruction is read alone, with parameters in place of its operands and with what it calls, so that the cost of a
-line in a module of any size is known at once. Counts are those of the cost analysis of XLA:GPU; the times are those of
-a perfect kernel at the device's peak rates, so a lower bound.
+line in a module of any size is known at once. Operations are counted as XLA reports a program's (one an element,
+transcendental ones apart), bytes as the cost analysis of XLA:GPU has them; the times are those of a kernel that is
+limited by nothing else: products at the rate of the matrix units, other operations at the cycles that XLA measured for
+each, bytes at the memory's bandwidth.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.text import parse_module
 
 if TYPE_CHECKING:
+    from hloscope.core.hlo.instruction import HloInstruction
+    from hloscope.core.hlo.module import HloModule
     from hloscope.core.text.module_index import ModuleIndex
 
 MOST_INSTRUCTIONS = 400
 """Called computations larger than this are not read for an answer."""
 MOST_CHARACTERS = 200_000
+_PRODUCTS = frozenset({"dot", "convolution", "ragged-dot", "scaled-dot"})
 _FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id"})
 _NOT_ALONE = frozenset({"while", "call", "conditional", "custom-call", "send", "recv", "send-done", "recv-done"})
 
@@ -30,12 +35,14 @@ class CostFacts:
     """The cost of one instruction."""
 
     flops: int
-    """As XLA's cost analysis for GPUs counts them: an operation that takes several cycles counts as that many."""
+    """A multiply-add counts as two, an element of any other operation that is not transcendental as one."""
+    transcendentals: int
+    """Elements of exponentials, roots, sines and the like."""
     bytes_read: int
     bytes_written: int
     device: str
     compute_ns: float
-    """At the peak rate of the device's ordinary arithmetic."""
+    """Of the products at the rate of the matrix units for their type, of all else at XLA's cycles for each opcode."""
     memory_ns: float
     """At the bandwidth of its memory."""
 
@@ -46,8 +53,8 @@ class CostFacts:
 
     @property
     def intensity(self) -> float:
-        """Flops a byte."""
-        return self.flops / max(1, self.bytes_read + self.bytes_written)
+        """Flops and transcendentals a byte."""
+        return (self.flops + self.transcendentals) / max(1, self.bytes_read + self.bytes_written)
 
 
 def cost_facts(index: ModuleIndex, i: int, device: DeviceDescription | None = None) -> CostFacts | None:
@@ -66,12 +73,28 @@ def cost_facts(index: ModuleIndex, i: int, device: DeviceDescription | None = No
         costs = CostAnalysis(device)
         root = module.entry.root
         assert root is not None
-        flops, written = int(costs.flops(root)), int(costs.output_bytes(root))
+        written = int(costs.output_bytes(root))
         read = sum(int(costs.operand_bytes(root, one)) for one in dict.fromkeys(root.operands))
-    except (HloscopeError, InternalError, ValueError, AssertionError, KeyError, TypeError):  # half-typed text
-        return None
-    rate = device.core_count * device.fpus_per_core * device.clock_rate_ghz * 2
-    return CostFacts(flops, read, written, device.name, flops / rate, (read + written) / device.memory_bandwidth * 1e9)
+        flops = CostAnalysis(device, "flops").flops(root)
+        transcendentals = CostAnalysis(device, "transcendentals").flops(root)
+        compute = _compute_ns(device, module, costs.flops(root), root)
+    except (HloscopeError, InternalError, ValueError, AssertionError, LookupError, TypeError, AttributeError):
+        return None  # half-typed text
+    moved = (read + written) / device.memory_bandwidth * 1e9
+    return CostFacts(flops, transcendentals, read, written, device.name, compute, moved)
+
+
+def _compute_ns(device: DeviceDescription, module: HloModule, cycles: int, root: HloInstruction) -> float:
+    ordinary = device.core_count * device.fpus_per_core * device.clock_rate_ghz * 2
+    kinds = [one for body in module.computations for one in body.instructions if one.opcode in _PRODUCTS]
+    if not kinds:
+        return cycles / ordinary
+    products = CostAnalysis(device, "products").flops(root)
+    widths = {max(1, operand.shape.type.bits // 8) for one in kinds for operand in one.operands[:2]}
+    rate = device.matrix_rates.get(min(max(widths), 8))
+    fast = ordinary if rate is None else device.core_count * rate.units_per_core * rate.ops_per_clock * 2
+    clock = 1.0 if rate is None else rate.clock_rate_ghz
+    return max(0, cycles - products) / ordinary + products / max(ordinary, fast * clock)
 
 
 def _alone(index: ModuleIndex, i: int) -> str | None:

@@ -151,12 +151,14 @@ def cost(index: ModuleIndex, i: int, companion: Companion | None = None) -> str:
     if found is None:
         return ""
     read_written = f"{found.bytes_read:,} bytes read, {found.bytes_written:,} written"
-    line = f"cost {found.flops:,} flops · {read_written} · {found.intensity:.3g} flops a byte"
+    apart = f", {_count(found.transcendentals, 'transcendental')}" if found.transcendentals else ""
+    unit = "operations" if apart else "flops"
+    line = f"cost {found.flops:,} flops{apart} · {read_written} · {found.intensity:.3g} {unit} a byte"
     if companion is not None and device is None:
         return line
     longest = max(found.compute_ns, found.memory_ns)
     time = f"{longest / 1000:.3g} µs" if longest >= 1000 else f"{longest:.3g} ns"
-    return f"{line} · at least {time} on {found.device}, {found.bound_by} bound"
+    return f"{line} · roofline {time} on {found.device}, {found.bound_by} bound"
 
 
 def of_dump(companion: Companion | None, name: str) -> tuple[str, ...]:

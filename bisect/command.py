@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from hloscope.bisect.probing import Prober
     from hloscope.bisect.result import Answer, Culprit
     from hloscope.bisect.search import Step
-    from hloscope.core.runtime.evaluator import Value
+    from hloscope.core.hlo.module import HloModule
+    from hloscope.core.runtime.evaluator import Array, Value
     from hloscope.core.views.data import Source
     from hloscope.core.views.run import Run
 
@@ -429,21 +430,29 @@ def _search_flags(
         raise UsageError(f"--against {against}: one file, flags, or a file and flags")
     text = given.text
     if files:
-        with load(files[0]) as second:
-            if len(second) > 1:
+        with load(files[0]) as there:
+            if len(there) > 1:
                 raise UsageError("--against needs two dumps, or a module and what it is compiled against",
                                  path=given.path)  # fmt: skip
-            text = second.stage_text(0)
+            text = there.stage_text(0)
     module = load_module(given.text, given.path)
     args: Sequence[Value] = npz.read(given.args_path).inputs if given.args_path is not None else ()
     args = args or inputs_for(module.entry, given.seed)
     inputs = tuple(leaf for value in args for leaf in leaves(value) if not isinstance(leaf, Token))
-    expected = tuple(one for one in evaluate(module, args) if not isinstance(one, Token))
+    second = module if text == given.text else load_module(text, files[0])
+    if [one.shape for one in second.entry.parameters] != [one.shape for one in module.entry.parameters]:
+        raise UsageError(f"takes other parameters than {given.path}", path=files[0])
+
+    def computed(one: HloModule) -> tuple[Array, ...]:
+        return tuple(value for value in evaluate(one, args) if not isinstance(value, Token))
+
+    expected = computed(module)
     base = tuple(shlex.split(xla_flags))
     task = XlaTask(given.text, inputs, expected, rules_for(module), base, timeout=timeout or PROBE_SECONDS)
-    other = XlaTask(text, inputs, expected, task.rules, (*base, *flags), timeout=task.timeout)
+    other_expected = expected if second is module else computed(second)
+    other = XlaTask(text, inputs, other_expected, rules_for(second), (*base, *flags), timeout=task.timeout)
     options = ReplayOptions(seed=given.seed, workers=1)
-    answer = FlagsSearch(task, other, module, args, options, _progress(), probes).run()
+    answer = FlagsSearch(task, other, module, second, args, options, _progress(), probes).run()
     if answer.fault:
         answer.texts["module.hlo"] = given.text
         answer.arrays["inputs.npz"] = (list(inputs), [])

@@ -112,6 +112,28 @@ def pairs_of(
     return pairs
 
 
+def leaves_a_limit(before: HloModule, after: HloModule, theirs: Seen, ours: Seen) -> bool:
+    """Whether the first value that the later run lacks is at a limit: an infinity, or an exponential that is zero.
+
+    A rewrite that computes less (log(exp(x)) is x) does not go there; what it gives is nearer to the truth.
+    """
+    have: dict[tuple[int, ...], list[list[Value]]] = {}
+    for one in after.instructions():
+        if one.shape.is_array and (values := ours.of(one)):
+            have.setdefault(one.shape.dimensions, []).append(values)
+    for computation in before.post_order():
+        for one in computation.post_order():
+            values = theirs.of(one)
+            if not one.shape.is_array or one.opcode in _NO_VALUE or not values:
+                continue
+            if any(_alike(values, other) for other in have.get(one.shape.dimensions, ())):
+                continue
+            arrays = [value for value in values if isinstance(value, np.ndarray) and _is_inexact(value)]
+            zero = one.opcode == "exponential" and any(not array.all() for array in arrays)
+            return zero or any(not np.isfinite(_wide(array)).all() for array in arrays)
+    return False
+
+
 def _uses(one: HloInstruction) -> list[tuple[HloInstruction | None, int]]:
     found: list[tuple[HloInstruction | None, int]] = [
         (user, at) for user in one.users for at, operand in enumerate(user.operands) if operand is one
@@ -161,12 +183,14 @@ def _match(
         values = ours.of(a)
         if not a.shape.is_array or a.opcode == "parameter" or not values:
             continue
-        mates = [b for b in earlier.get(a.shape.dimensions, ()) if _alike(theirs.of(b), values)]
+        choice = earlier.get(a.shape.dimensions, [])
+        mates = [b for b in choice if _alike(theirs.of(b), values)]
         named = names.get(origin(a))
-        if named is not None and named in earlier.get(a.shape.dimensions, ()) and named not in mates:
+        if named is not None and named in choice and named not in mates:
             mates = []  # small values are equal by chance
-        if not mates and a.opcode not in _NO_VALUE:
+        if (not mates or _by_chance(a, mates, choice, pairs)) and a.opcode not in _NO_VALUE:
             fresh.append(a)
+            mates = []
         for b in mates:
             mated.add(b)
             if b.shape.compatible(a.shape):
@@ -183,19 +207,35 @@ def _match(
         lost.sort(key=lambda b, a=a: (origin(b) != origin(a), b.opcode != a.opcode, b.shape != a.shape))
         # One that does the same to the same, though another copy may have its value; one of the same name or opcode;
         # else only the likeliest.
-        twins = [b for b in choice if b is not named and b.opcode == a.opcode and _same_operands(b, a, pairs)]
+        twins = [b for b in choice if b is not named and _same_operands(b, a, pairs)]
+        twins.sort(key=lambda b, a=a: b.opcode != a.opcode)
         likely = [b for b in lost if b is named or (b.opcode == a.opcode and b not in twins)] or lost[:1]
         yield a, [*twins[:2], *likely[:3]]
 
 
+def _by_chance(
+    new: HloInstruction, mates: Sequence[HloInstruction], choice: Sequence[HloInstruction], pairs: Pairs
+) -> bool:
+    """Whether values are equal to others by chance (predicates, all NaN): what reads the same as `new` has others."""
+    twins = [b for b in choice if b.opcode == new.opcode and _same_operands(b, new, pairs)]
+    return bool(twins) and not any(b in mates for b in twins)
+
+
 def _same_operands(old: HloInstruction, new: HloInstruction, pairs: Pairs) -> bool:
-    """Whether two instructions read the same values."""
+    """Whether two instructions read the same values, in whatever order."""
     if not new.operand_count or old.operand_count != new.operand_count:
         return False
-    return all(
-        pairs.found.same.get(b) is a or _alike(pairs.theirs.of(b), pairs.ours.of(a))
-        for b, a in zip(old.operands, new.operands, strict=True)
-    )
+
+    def alike(b: HloInstruction, a: HloInstruction) -> bool:
+        return pairs.found.same.get(b) is a or _alike(pairs.theirs.of(b), pairs.ours.of(a))
+
+    left = list(old.operands)
+    for a in new.operands:
+        found = next((b for b in left if alike(b, a)), None)
+        if found is None:
+            return False
+        left.remove(found)
+    return True
 
 
 def _alike(one: Sequence[Value], other: Sequence[Value]) -> bool:

@@ -166,6 +166,8 @@ class FlagsSearch:
     b: XlaTask
     module: HloModule
     """What A compiles."""
+    other: HloModule
+    """What B compiles."""
     args: Sequence[Value]
     options: ReplayOptions = field(default_factory=ReplayOptions)
     watch: Callable[[Step], None] | None = None
@@ -187,10 +189,10 @@ class FlagsSearch:
             for switched in disabled_in(task.flags):
                 check_name(switched, place)
         if any(outcome.kind == "wrong" for outcome, _, _ in runs):
-            bounds = moves(self.module, self.args)
-            for at, task in enumerate((self.a, self.b)):
+            for at, (task, module) in enumerate(((self.a, self.module), (self.b, self.other))):
                 results = runs[at][1]
                 if results is not None:
+                    bounds = moves(module, self.args)
                     runs[at] = (replace(task, moved=bounds).compared(results), results, runs[at][2])
         told = [
             f"{name} ({' '.join(task.flags) or 'no flags'}): "

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hloscope.bisect.journal import digest
-from hloscope.bisect.narrow import Seen, pairs_of
+from hloscope.bisect.narrow import Seen, leaves_a_limit, pairs_of
 from hloscope.bisect.probing import Prober
 from hloscope.bisect.putback import (
     OPENED,
@@ -79,6 +79,8 @@ class DumpSearch:
     prober: Prober = field(default_factory=Prober)
     quick: bool = False
     """Look no farther where the last stage computes the right thing."""
+    limits: bool = False
+    """The inputs reach limits: a stage that no longer goes there is not wrong."""
 
     def run(self) -> Answer:
         """Search and answer. Raises a HloscopeError where the first stage cannot be read or evaluated."""
@@ -98,7 +100,8 @@ class DumpSearch:
         quick = not turned or len(self.run_) * _elements(module) > MOST_AGAIN
         for said, change in variants:
             with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
-                other = replace(self, inputs=self._changed(module, change, turned), quick=quick)
+                changed = self._changed(module, change, turned)
+                other = replace(self, inputs=changed, quick=quick, limits="limits" in said)
                 again = _Search(other, Path(folder)).run()
             if again.verdict == "wrong-stage":
                 too = ", with integers and predicates turned round" if turned else ""
@@ -393,6 +396,9 @@ class _Search:
             position -= 1
             earlier = self._stages[position - 1]
         verdict = self._verdicts[number]
+        if self._asked.limits and self._leaves_a_limit(earlier, number):
+            answer.verdict = "allowed-change"
+            return
         row = self._run.outline[number]
         answer.texts |= {"before.hlo": self._texts[earlier](), "after.hlo": self._texts[number]()}
         answer.texts["first.hlo"] = self._texts[0]()
@@ -491,6 +497,17 @@ class _Search:
         sentence = f"%{cone[0]} is {now} where %{old} was {was}"
         sentence += "; what it reads has the values that it had" if len(cone) == 1 else ""
         return replace(culprit, instruction=cone[0], produced=tuple(dict.fromkeys(cone)), sentence=sentence)
+
+    def _leaves_a_limit(self, earlier: int, number: int) -> bool:
+        try:
+            before, after = (lay_open(load_module(self._texts[one]())) for one in (earlier, number))
+        except (HloscopeError, InternalError):
+            return False
+        theirs, ours = self._moved(before, after, earlier, number)
+        seen = self._judge.seen(before.module, theirs), self._judge.seen(after.module, ours)
+        if seen[0] is None or seen[1] is None:
+            return False
+        return leaves_a_limit(before.module, after.module, seen[0], seen[1])
 
     def _moved(self, before: Flat, after: Flat, earlier: int, number: int) -> tuple[dict[str, Array], dict[str, Array]]:
         """Values of elided constants of two stages that are laid open, by their names there."""

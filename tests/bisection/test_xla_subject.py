@@ -182,3 +182,22 @@ def test_a_module_for_several_devices_is_partitioned(tmp_path: Path) -> None:
     assert (code, answer["verdict"]) == (0, "no-difference"), answer
     code, answer = bisect(source, "--against=--xla_cpu_enable_fast_math=false")
     assert code == 0 and "the two executables give the same bits" in answer["evidence"]
+
+
+@pytest.mark.slow
+def test_two_programs_are_told_from_two_compiles_of_one(tmp_path: Path) -> None:
+    """Each is held against what itself computes: log(exp(x)), which XLA makes x, is not the fault."""
+    text = (
+        "HloModule m\n\nENTRY e {\n  p = f32[6,6] parameter(0)\n  x = f32[6,6] exponential(p)\n"
+        "  n = f32[6,6] negate(x)\n  l = f32[6,6] log(x)\n  d = f32[6,6] divide(n, l)\n"
+        "  ROOT r = f32[6,6] add(d, l)\n}\n"
+    )
+    one, two = tmp_path / "one.hlo", tmp_path / "two.hlo"
+    one.write_text(text)
+    two.write_text(text.replace(" add(d, l)", " subtract(d, l)"))
+    code, answer = bisect(one, "--against", two)
+    assert (code, answer["verdict"], answer["culprits"]) == (1, "wrong-input", []), answer
+    code, answer = bisect(one, "--against", one)
+    assert (code, answer["culprits"]) == (0, []), answer
+    two.write_text(text.replace("[6,6]", "[6,5]"))
+    assert run(["bisect", str(one), "--against", str(two)]) == 2

@@ -78,7 +78,7 @@ class InvariantFailed(Event):
 @event_type(
     "silent_change",
     kind="finding",
-    sentence="{pass_name}[ of {pipeline}] reported changed={reported}, its hashes say otherwise"
+    sentence="{pass_name}[ of {pipeline}] reported changed={reported}, the module says otherwise"
     "[ ({hash_before} → {hash_after})]",
 )
 class SilentChange(Event):

@@ -49,7 +49,8 @@ _PASS_COLUMNS = (
 )  # fmt: skip
 _INSERT_PASS = f"INSERT INTO pass_rows({','.join(_PASS_COLUMNS)})VALUES({','.join('?' * len(_PASS_COLUMNS))})"
 _END_PASS = (
-    "UPDATE pass_rows SET ordinal=?,changed=?,ns=?,after=?,snapshot=?,fuel=?,file=?,next_pass=? WHERE id=?"
+    "UPDATE pass_rows SET ordinal=?,changed=?,ns=?,after=?,snapshot=?,fuel=?,file=?,next_pass=?,unannounced=?"
+    " WHERE id=?"
 )
 _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -66,9 +67,7 @@ class Recorder(Protocol):
         """Record an event; it belongs to the innermost open pass, else to the current module."""
         ...
 
-    def emit_values(
-        self, kind: type[Event], verdict: str | None, code: str | None, values: tuple[Value, ...]
-    ) -> None:
+    def emit_values(self, kind: type[Event], verdict: str | None, code: str | None, values: tuple[Value, ...]) -> None:
         """Record an event of our own without making the object, where thousands come at once.
 
         `values` are subject, computation, fuel ordinal and then the type's own fields, in the order of declaration.
@@ -92,10 +91,12 @@ class Recorder(Protocol):
         file: str | None = None,
         next_pass: str | None = None,
         ns: int | None = None,
+        unannounced: str | None = None,
     ) -> None:
         """Close a row: whether it changed the module, the instructions and the text after it, fuel spent, dump file.
 
         `ns` is the run time of the pass alone where the caller measured it; else it is the time since the row opened.
+        `unannounced` is ``A … B``, the range of passes that hides a change which none of them reported.
         """
         ...
 
@@ -120,9 +121,7 @@ class NullLedger:
     def emit(self, event: Event) -> None:
         """Drop the event."""
 
-    def emit_values(
-        self, kind: type[Event], verdict: str | None, code: str | None, values: tuple[Value, ...]
-    ) -> None:
+    def emit_values(self, kind: type[Event], verdict: str | None, code: str | None, values: tuple[Value, ...]) -> None:
         """Make the event for `emit`, which a recorder that keeps events overrides."""
         if self.enabled:
             names = (*_COLUMNS, *(one.name for one in kind.spec.fields))
@@ -146,6 +145,7 @@ class NullLedger:
         file: str | None = None,
         next_pass: str | None = None,
         ns: int | None = None,
+        unannounced: str | None = None,
     ) -> None:
         """Nothing."""
 
@@ -371,6 +371,7 @@ class LedgerWriter:
         file: str | None = None,
         next_pass: str | None = None,
         ns: int | None = None,
+        unannounced: str | None = None,
     ) -> None:
         """See Recorder. Rows are numbered for the timeline in the order in which they end, as dump files are."""
         ended = time.perf_counter_ns()
@@ -385,6 +386,7 @@ class LedgerWriter:
             "ordinal": self._ordinal, "changed": changed, "ns": ended - started if ns is None else ns,
             "after": self._instructions, "snapshot": self._snapshot, "fuel": fuel_used,
             "file": self._stored_file(file, pipeline, name, next_pass), "next_pass": self._strings[next_pass],
+            "unannounced": unannounced,
         }  # fmt: skip
         waiting = self._pass_rows.get(row)
         if waiting is None:
@@ -448,9 +450,7 @@ class LedgerWriter:
         if self._pending >= _BATCH_EVENTS:
             self.flush()
 
-    def emit_values(
-        self, kind: type[Event], verdict: str | None, code: str | None, values: tuple[Value, ...]
-    ) -> None:
+    def emit_values(self, kind: type[Event], verdict: str | None, code: str | None, values: tuple[Value, ...]) -> None:
         """See Recorder."""
         if not self.enabled:
             return

@@ -53,7 +53,7 @@ class PassRun:
     ns: int = 0
     """Run time, only of passes that are no pipelines."""
     touched: bool = False
-    """The module differs although the run reports no change (a fixed point that gave up)."""
+    """The module may differ although the run reports no change (a fixed point that gave up, a pass that says wrong)."""
     started_us: int = 0
     """Microseconds since 1970."""
     ended_us: int | None = None
@@ -107,6 +107,8 @@ class PassContext:
         """Whether ``xla_run_hlo_passes_starting_from`` has been met."""
         self.filters_used: set[str] = set()
         """Filter entries that matched a run."""
+        self.shown: int | None = None
+        """The ledger's number of the text that the last snapshot put there."""
         self.failure: BaseException | None = None
         """What ended the compile, once it has been recorded."""
         self._handlers: list[GateHandler] = [*handlers]
@@ -218,7 +220,8 @@ class PassContext:
             parts.append(known[1])
         parts.append(_END)
         self._printed = printed
-        return self.ledger.add_snapshot_lines(TextParts(parts))
+        self.shown = self.ledger.add_snapshot_lines(TextParts(parts))
+        return self.shown
 
     # ---------------------------------------------------------------- runs (for the pipeline)
     @property

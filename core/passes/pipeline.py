@@ -103,6 +103,7 @@ class HloPassPipeline:
         hash_before = structural_hash(module) if check else ""
         run = ctx.push_run(one.name, self.name, is_pipeline=one.is_pipeline)
         run.started_us = time.time_ns() // 1000
+        versions = None if one.is_pipeline else _versions(module)
         count = module.instruction_count if ledger.enabled else None
         row = ledger.begin_pass(one.name, pipeline=self.name, xla_pass_id=run.pass_id, instructions=count)
         try:
@@ -116,6 +117,8 @@ class HloPassPipeline:
                 run.ns = time.perf_counter_ns() - started
                 if changed and not one.is_pipeline:
                     module.sort_computations()
+                elif versions is not None and versions != _versions(module):
+                    run.touched = True
                 if check:
                     self._check_report(module, ctx, one, changed, hash_before)
                 if ctx.dumps is not None and ctx.dumps.wants_pass(changed, one.name):
@@ -127,15 +130,21 @@ class HloPassPipeline:
         run.changed = changed
         run.ended_us = time.time_ns() // 1000
         if ledger.enabled:
+            shown = ctx.shown
+            snapshot = ctx.snapshot(module) if (changed and not one.is_pipeline) or run.touched else None
+            silent = not changed and None not in (shown, snapshot) and snapshot != shown
+            if silent and not check:
+                ledger.emit(SilentChange(pass_name=one.name, pipeline=self.name, reported=False, code="silent_change"))
             ledger.end_pass(
                 row,
-                changed=changed,
+                changed=changed or silent,
                 instructions=module.instruction_count,
-                snapshot=ctx.snapshot(module) if (changed and not one.is_pipeline) or run.touched else None,
+                snapshot=snapshot,
                 fuel_used=None if one.is_pipeline else run.applied,
                 file=run.files[0] if run.files else None,
                 next_pass=following,
                 ns=run.ns if run.skipped is None else None,
+                unannounced=f"{one.name} … {following}" if silent else None,
             )
         ctx.pop_run(run)
         if changed:
@@ -172,9 +181,7 @@ class HloPassPipeline:
             )  # fmt: skip
         return True
 
-    def _check_report(
-        self, module: HloModule, ctx: PassContext, one: HloPass, changed: bool, hash_before: str
-    ) -> None:
+    def _check_report(self, module: HloModule, ctx: PassContext, one: HloPass, changed: bool, hash_before: str) -> None:
         flags = ctx.flags
         hash_after = structural_hash(module)
         if (hash_before != hash_after) == changed or (changed and getattr(one, "text_only", False)):
@@ -243,9 +250,7 @@ class HloPassPipeline:
         if flags.xla_disable_all_hlo_passes or self.name in flags.xla_disable_hlo_passes:
             return ()
         names = {one.name for one in self._passes} | {self.name}
-        ctx.filters_used.update(
-            names.intersection((*flags.xla_disable_hlo_passes, *flags.xla_enable_hlo_passes_only))
-        )
+        ctx.filters_used.update(names.intersection((*flags.xla_disable_hlo_passes, *flags.xla_enable_hlo_passes_only)))
         if flags.xla_disable_hlo_passes:
             return [one for one in self._passes if one.name not in flags.xla_disable_hlo_passes]
         only = flags.xla_enable_hlo_passes_only
@@ -320,6 +325,11 @@ def pass_names(one: HloPass) -> Iterator[str]:
             yield from pass_names(child)
 
 
+def _versions(module: HloModule) -> tuple[object, ...]:
+    """What an edit of the module moves on; taking it costs no look at instructions."""
+    return (*module.computations, *[one.version for one in module.computations], id(module.attrs))
+
+
 def _run_gated(one: HloPass, module: HloModule, ctx: PassContext) -> bool:
     """Run a pass unless ``xla_run_hlo_passes_starting_from`` has not been met yet."""
     if not ctx.started and not one.is_pipeline:
@@ -330,8 +340,6 @@ def _run_gated(one: HloPass, module: HloModule, ctx: PassContext) -> bool:
     if not isinstance(changed, bool):
         raise UsageError(f"pass {one.name} must say whether it changed the module: run returned {changed!r}")
     return changed
-
-
 
 
 def _invariant_failed(ctx: PassContext, checker: HloPass, after: str, message: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hloscope.core import load
 from hloscope.core.dumps.filenames import parse_name
 from hloscope.core.errors import DumpError, InternalError, UsageError, VerifyError
 from hloscope.core.hlo.instruction import HloInstruction
@@ -124,6 +125,7 @@ class ListLedger(NullLedger):
         file: str | None = None,
         next_pass: str | None = None,
         ns: int | None = None,
+        unannounced: str | None = None,
     ) -> None:
         self.rows[row].update(changed=changed, after=instructions, snapshot=snapshot, fuel=fuel_used, next=next_pass)
 
@@ -391,6 +393,32 @@ def test_dishonest_reports_are_recorded_without_a_crash() -> None:
     assert [(event.pass_name, event.reported, event.code) for event in found] == [
         ("boaster", True, "noop_change"), ("liar", False, "silent_change")
     ]  # fmt: skip
+
+
+def test_a_change_without_a_report_is_in_the_timeline(tmp_path: Path) -> None:
+    def back_and_forth(module: HloModule, ctx: PassContext) -> bool:
+        root = module.entry.root
+        made = module.entry.add(HloInstruction("negate", root.shape, [root]))
+        module.entry.remove(made)
+        return False
+
+    passes = [
+        Does("tries", back_and_forth),
+        Does("liar", lambda module, ctx: not adds_negate(module, ctx)),
+        Does("idle"),
+    ]
+    path = tmp_path / "silent.ledger"
+    with LedgerWriter(path) as ledger:
+        ledger.begin_module("negates")
+        ctx = PassContext(ledger)
+        compile_module(loaded(), [HloPassPipeline("p", passes)], ctx)
+    assert [run.name for run in ctx.runs if run.touched] == ["tries", "liar"]
+    rows = {row.pass_name: row for row in load(path).passes}
+    assert (rows["tries"].changed, rows["tries"].unannounced) == (False, None)
+    assert (rows["liar"].changed, rows["liar"].unannounced) == (True, "liar … idle")
+    with LedgerReader(path) as reader:
+        query = "SELECT data ->> 'pass_name', data ->> 'reported' FROM events WHERE type = 'silent_change'"
+        assert [tuple(row) for row in reader.sql(query).rows] == [("liar", 0)]
 
 
 def test_checkers_run_at_the_start_and_after_changes_only() -> None:

@@ -13,6 +13,7 @@ from hloscope.tui.show import names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from hloscope.core.views.copies import CopyRow
     from hloscope.core.views.data import EventRow, HistoryStep, InstructionChange, Place, StageDiff, WhyFacts
 
 Mark = Literal["", "added", "removed", "modified", "renamed", "heading", "note", "warning", "name", "bar", "strong"]
@@ -253,11 +254,13 @@ def why_lines(facts: WhyFacts) -> list[Line]:
     if facts.source:
         out += [Line("", "note"), Line("source, innermost first", "heading")]
         out += [Line(f"  {frame.file}:{frame.line}  {frame.function}", "note", item=frame) for frame in facts.source]
-    out += [Line("", "note"), Line("history", "heading")]
+    span = f"stages {facts.first_stage:,} to {facts.last_stage:,}; shown as of {facts.stage:,}"
+    out += [Line("", "note"), Line(f"history: {span}", "heading")]
     for step in facts.passes:
         where = f"{step.pipeline}/{step.pass_name}" if step.pipeline else step.pass_name
         parts = f" ({', '.join(step.parts)})" if step.parts else ""
         by = f", replaced by {names(step.replaced_by)}" if step.replaced_by else ""
+        where = f"a pass among {step.among}" if step.among else where
         how = f"{step.what}{parts} by" if step.what != "present" else "there in"
         out.append(Line(f"  [{step.index:>3}] {how} {where}: {step.name}{by}", "note", step.name, step.index))
         if step.what in ("modified", "renamed") and step.before and step.after:
@@ -281,6 +284,7 @@ def _life(facts: WhyFacts) -> list[Line]:
         by = f", replaced by {names(step.replaced_by, 3)}" if step.replaced_by else ""
         made = fused_into(facts) if word == "removed by" and not by else None
         by = f", fused into {made}" if made else by
+        where = f"a pass among {step.among}, not dumped one by one" if step.among else where
         text = f"  {word} [{step.index}] {where}{name}{by}"
         return Line(text, "strong", step.name, step.index, ((text, "strong"),))
 
@@ -322,6 +326,14 @@ def _layout_part(facts: WhyFacts) -> list[Line]:
         out += [plain(f"    {link.where} {link.layout}: {link.because}") for link in place.links]
         out += [plain(f"    not {lost.layout}: {lost.because}") for lost in place.lost]
     return out
+
+
+def copy_lines(row: CopyRow) -> list[Line]:
+    """Why a copy is there."""
+    out = [plain(), plain("why this copy", "heading")]
+    out.append(plain(f"  copies {row.operand}: {row.from_layout} → {row.to_layout}", instruction=row.operand))
+    out.append(plain(f"  {row.cause.kind}: {row.cause.sentence}"))
+    return [*out, plain("  4 shows all copies, with what would remove them")]
 
 
 def _buffer_part(facts: WhyFacts) -> list[Line]:

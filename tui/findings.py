@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from hloscope.core.dumps.filenames import FileKind
@@ -53,15 +54,15 @@ def slowest(run: Run, rows: Sequence[PassRow]) -> Finding:
     """The slowest pass."""
     timed = [row for row in own_times(rows) if row.ns]
     if not timed:
-        return Finding("nothing tells the time of passes (hloscope capture records it)", "", None)
+        return Finding(f"no time of a pass is known: {no_times(run)}", "", None)
     slowest = max(timed, key=lambda row: row.ns or 0)
     total = sum(row.ns or 0 for row in timed)
     share = f", {100 * (slowest.ns or 0) / total:.0f} % of all" if total else ""
     return Finding(f"{show_ns(slowest.ns)} in {label(slowest)}{share}", "", Place("stages", slowest.index, "diff"))
 
 
-def announced(summary: Summary, rows: Sequence[PassRow]) -> Finding:
-    """What the stages themselves betray."""
+def announced(summary: Summary, rows: Sequence[PassRow], pattern: str | None) -> Finding:
+    """What the stages themselves betray; `pattern` is that of a dump of some passes only."""
     hidden = [row for row in rows if row.unannounced is not None]
     broken = [row for row in rows if row.fault is not None]
     if broken:
@@ -71,6 +72,9 @@ def announced(summary: Summary, rows: Sequence[PassRow]) -> Finding:
         )
     if hidden:
         one = hidden[0]
+        if pattern is not None:
+            text = f"only passes that match {pattern!r} were dumped: {counted(len(hidden), 'row')} show what others did"
+            return Finding(f"{text}, the first between {one.unannounced}", "", Place("stages", one.index, "diff"))
         text = f"{counted(len(hidden), 'change')} that no pass announced, the first between {one.unannounced}"
         return Finding(text, "", Place("stages", one.index, "diff"))
     if summary.notes:
@@ -84,7 +88,9 @@ def peak(run: Run) -> Finding:
     top = found.largest[0] if found.largest else None
     what = f" while {found.peak_instruction} runs" if found.peak_instruction else ""
     detail = f"largest then: {top.name}, {show_bytes(top.size)}, {top.reason}" if top is not None else ""
-    return Finding(f"{show_bytes(found.peak_bytes)}{what}", detail, Place("buffers", view="peak"))
+    space = f" of {found.spaces[0][1]} memory" if len(found.spaces) > 1 else ""
+    others = "".join(f"; {name}: {show_bytes(size)} allocated" for _, name, size in found.spaces[1:])
+    return Finding(f"{show_bytes(found.peak_bytes)}{space}{what}{others}", detail, Place("buffers", view="peak"))
 
 
 def refusal(run: Run) -> Finding:
@@ -103,9 +109,23 @@ def refusal(run: Run) -> Finding:
     )
 
 
-def fate(row: CopyRow) -> int:
-    """0: the last stage has it; 1: it became a transpose, which moves the same bytes; 2: a later pass removed it."""
-    return 0 if row.gone is None else 1 if row.gone.endswith("layout_normalization") else 2
+class Fate(IntEnum):
+    """What became of a copy, from the dearest to the cheapest."""
+
+    RUNS = 0
+    """The last stage has it, by itself."""
+    TRANSPOSE = 1
+    """It became a transpose, which moves the same bytes."""
+    INSIDE = 2
+    """A fusion computes it on the way."""
+    REMOVED = 3
+
+
+def fate(row: CopyRow) -> Fate:
+    """What became of a copy."""
+    if row.gone is None:
+        return Fate.RUNS if row.inside is None else Fate.INSIDE
+    return Fate.TRANSPOSE if row.gone.endswith("layout_normalization") else Fate.REMOVED
 
 
 def copy(run: Run) -> Finding:
@@ -114,7 +134,7 @@ def copy(run: Run) -> Finding:
     if not rows:
         return Finding("no copy that moves bytes", "", Place("layouts"))
     one = min(rows, key=lambda row: (fate(row), -(row.bytes or 0) * (row.times or 1)))
-    gone = ("", ", now a transpose", f", gone after {one.gone}")[fate(one)]
+    gone = ("", ", now a transpose", f", inside {one.inside}", f", gone after {one.gone}")[fate(one)]
     return Finding(
         f"{one.copy}: {show_bytes(one.bytes)} from {one.from_layout} to {one.to_layout}{gone}",
         one.cause.sentence,

@@ -22,10 +22,15 @@ _ENDS = ("fused", "refused")
 
 
 class FusionQueue:
-    """Made once of all decisions in the order of their steps; asked for each move of a cursor."""
+    """Made once of all decisions in the order of their steps; asked for each move of a cursor.
+
+    The pass empties one queue for each computation, one after the other. Source:
+    ``openxla/xla:xla/service/gpu/transforms/priority_fusion.cc#RunImpl``.
+    """
 
     def __init__(self, rows: Sequence[FusionRow]) -> None:
         self._rows = rows
+        self._begins = _begins(rows)
         self._steps = [row.step for row in rows]
         self._kept: list[dict[str, float]] = []
         self._ends = [at for at, row in enumerate(rows) if row.verdict in _ENDS]
@@ -36,18 +41,33 @@ class FusionQueue:
         for at, row in enumerate(rows):
             if at % APART == 0:
                 self._kept.append(dict(waiting))
-            _go_on(waiting, row)
+            self._go_on(waiting, at)
             self.known = self.known or row.verdict == "priority"
             for name in {row.producer, row.made or row.producer, *row.consumers}:
                 self._about[name].append(at)
+
+    def _go_on(self, waiting: dict[str, float], at: int) -> None:
+        """One row later."""
+        row = self._rows[at]
+        if at in self._begins:
+            waiting.clear()
+        if row.verdict != "priority":
+            waiting.pop(row.producer, None)
+            if row.verdict == "fused":
+                # The fusion that was made stands in their place.
+                for name in row.consumers:
+                    if name != row.made:
+                        waiting.pop(name, None)
+        elif row.us_unfused is not None and row.us_fused is not None:
+            waiting[row.producer] = row.us_unfused - row.us_fused
 
     def after(self, step: int, most: int) -> tuple[int, list[tuple[str, float]]]:
         """How many producers wait after a step, and those at most that save most, with the microseconds they save."""
         end = bisect_right(self._steps, step)
         begin = max(0, end - 1) // APART
         waiting = dict(self._kept[begin]) if self._kept else {}
-        for row in self._rows[begin * APART : end]:
-            _go_on(waiting, row)
+        for at in range(begin * APART, end):
+            self._go_on(waiting, at)
         return len(waiting), nlargest(most, waiting.items(), key=lambda one: one[1])
 
     def following(self, step: int) -> FusionRow | None:
@@ -60,9 +80,13 @@ class FusionQueue:
         return [self._rows[at] for at in self._about.get(name, ())]
 
 
-def _go_on(waiting: dict[str, float], row: FusionRow) -> None:
-    """One row later."""
-    if row.verdict != "priority":
-        waiting.pop(row.producer, None)
-    elif row.us_unfused is not None and row.us_fused is not None:
-        waiting[row.producer] = row.us_unfused - row.us_fused
+def _begins(rows: Sequence[FusionRow]) -> frozenset[int]:
+    """Numbers of the rows with which another computation begins."""
+    found: set[int] = set()
+    here: str | None = None
+    for at, row in enumerate(rows):
+        if row.computation is not None:
+            if here is not None and row.computation != here:
+                found.add(at)
+            here = row.computation
+    return frozenset(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,21 @@ from hloscope.core.errors import HloscopeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hloscope.core.hlo.stack_frames import Frame
     from hloscope.core.views.copies import CopyRow
+    from hloscope.core.views.data import SourceFrame
     from hloscope.core.views.run import Run
 
 
 def source_line(run: Run, name: str, stage: int) -> tuple[str, int] | None:
-    """Innermost source line of an instruction; None where it carries none."""
+    """Innermost source line of an instruction, where a stage has none by that name of the last that has; None where it
+    carries none."""
     index = run.stage_index(stage)
     at = index.find(name)
-    frames = index.frames(at) if at is not None else ()
+    frames: Sequence[Frame | SourceFrame] = index.frames(at) if at is not None else ()
+    if at is None:
+        with suppress(HloscopeError):
+            frames = run.why(name).source
     return (frames[0].file, frames[0].line) if frames else None
 
 
@@ -37,6 +44,15 @@ def copied_shapes(run: Run, row: CopyRow) -> list[tuple[str, str]]:
         if place is not None and " = " in place.text:
             out.append((title, place.text.split(" = ", 1)[1].split(" ", 1)[0]))
     return out
+
+
+def cause_of_copy(run: Run, name: str) -> CopyRow | None:
+    """The copy of that name, or that goes on under it, with its cause; None where none is told of."""
+    from hloscope.core.views.copies import copies
+
+    rows = copies(run, remedies=False, every=True).rows
+    own = next((row for row in rows if row.copy == name), None)
+    return own or next((row for row in rows if name in row.also), None)
 
 
 @dataclass(frozen=True, slots=True)

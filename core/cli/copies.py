@@ -53,6 +53,7 @@ def command(
             Column("computation", hidden=True),
             Column("last_stage", hidden=True),
             Column("gone", hidden=True),
+            Column("inside", hidden=True),
             Column("free", hidden=True),
         ]
         rows = list(_rows(answer.rows))
@@ -72,6 +73,8 @@ def _say_causes(rows: Sequence[CopyRow]) -> None:
             print("  moves no bytes: the layouts differ only in dimensions of size 1")
         if row.also:
             print(f"  goes on as {', '.join('%' + one for one in row.also)}")
+        if row.inside is not None:
+            print(f"  computed inside %{row.inside}: no copy of its own runs")
         if row.gone is not None and row.gone.endswith("/layout_normalization"):
             print("  becomes a transpose in layout_normalization, which moves the same bytes")
         elif row.gone is not None:
@@ -111,6 +114,7 @@ def _rows(rows: tuple[CopyRow, ...]) -> Iterator[dict[str, object]]:
             "last_stage": row.last_stage,
             "gone": row.gone,
             "also": list(row.also),
+            "inside": row.inside,
             "free": row.free,
         }
 

@@ -8,7 +8,7 @@ import click
 
 from hloscope.core.cli.opening import module_option, opened, say_notes
 from hloscope.core.cli.output import Column, TableOptions, emit_table, table_options
-from hloscope.core.views.fusion import FusionRow, fusion_report, kernel_report
+from hloscope.core.views.fusion import FusionRow, costliest_first, fusion_report, kernel_report
 
 
 @click.command("fusion", epilog="Example: hloscope fusion dump/ --filter 'verdict=ineligible and bytes>1MB'")
@@ -97,15 +97,7 @@ def command(path: str, module: str | None, target: str | None, as_kernels: bool,
 
 def _rows(rows: tuple[FusionRow, ...]) -> Iterator[dict[str, object]]:
     """Refusals first, the costliest on top; then the rest in order, among them what was decided anew later."""
-    last = {row.producer: at for at, row in enumerate(rows)}
-
-    def key(place: tuple[int, FusionRow]) -> tuple[int, int]:
-        at, row = place
-        stands = row.verdict == "refused" or (row.verdict == "ineligible" and last[row.producer] == at)
-        return (0, -(row.bytes or 0)) if stands else (1, row.step)
-
-    ordered = [row for _, row in sorted(enumerate(rows), key=key)]
-    for row in ordered:
+    for row in costliest_first(rows):
         yield {
             "step": row.step,
             "producer": row.producer,

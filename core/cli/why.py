@@ -104,6 +104,7 @@ def _step(step: HistoryStep) -> dict[str, object]:
         "before": step.before,
         "after": step.after,
         "replaced_by": step.replaced_by,
+        "among": step.among,
     }
 
 
@@ -189,6 +190,7 @@ def _layouts(chain: LayoutChain) -> list[str]:
 
 def _history(step: HistoryStep) -> list[str]:
     where = f"[{step.index}] " + (f"{step.pipeline}/{step.pass_name}" if step.pipeline else step.pass_name)
+    where += f" (or a pass among {step.among}, which are not dumped one by one)" if step.among else ""
     if step.what == "present":
         return [f"{where}: there from the start" + (f" as {step.name}" if step.name else "")]
     if step.what == "appeared":

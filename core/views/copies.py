@@ -138,6 +138,9 @@ class CopyRow:
     """The pass after which it is no longer there (fused away, folded, removed); None where the last stage has it."""
     also: tuple[str, ...] = ()
     """Names under which it goes on after passes that cloned it, such as into a fusion."""
+    inside: str | None = None
+    """The fusion of the last stage that computes it on the way: it is no kernel of its own there, and what it copies
+    need not be in memory; None where it stands by itself or is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,7 +448,15 @@ class _Answer:
             last_stage=last,
             gone=None if after is None else f"{after.pipeline}/{after.pass_name}".lstrip("/"),
             also=tuple(found.also),
+            inside=self._inside(found) if after is None else None,
         )
+
+    def _inside(self, found: _Found) -> str | None:
+        """The fusion whose body holds a copy in the last stage."""
+        index = self._run.stage_index(-1)
+        at = index.find(found.also[-1] if found.also else found.name)
+        callers = index.callers(index.computation_of(at)) if at is not None else []
+        return next((index.name(one) for one in callers if index.opcode(one) == "fusion"), None)
 
     def _remedy(self, made: CopyMade, replayed: _Replayed) -> Remedy | None:
         if replayed.finder is None:

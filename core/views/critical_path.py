@@ -1,6 +1,7 @@
 """The critical path of a run's last stage: the chain of steps that no reordering shortens, and what could run together.
 
-A step's weight is its estimated time on the dump's GPU where that is known, else the bytes that it reads and writes.
+A step's weight is its estimated time on the dump's GPU where that is known, else the bytes that it reads and writes
+(`hloscope.core.views.moved`).
 What a loop runs counts as often as its known trip count says, once where the text does not say it.
 """
 
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from hloscope.core.errors import HloscopeError
+from hloscope.core.views.moved import BytesMoved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,11 +21,6 @@ if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
 _TRIPS = re.compile(r'known_trip_count"?\s*[:=]\s*\{\s*"?n"?\s*[:=]\s*"?(\d+)')
-_FREE = frozenset(
-    ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "add-dependency", "while", "call",
-     "conditional", "partition-id", "replica-id")
-)  # fmt: skip
-"""Opcodes that move nothing themselves; for those that call, what they call is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,24 +179,8 @@ def _weights(run: Run, index: ModuleIndex) -> tuple[Literal["us", "bytes"], Call
             times = {}
         if any(times.values()):
             return "us", lambda i: times.get(index.name(i), 0.0)
-    sizes = [_bytes(text) for text in index.columns.shape_texts]
-    shapes = index.columns.shape_ids.tolist()
-
-    def moved(i: int) -> float:
-        if index.opcode(i) in _FREE:
-            return 0.0
-        return float(sizes[shapes[i]] + sum(sizes[shapes[j]] for j in index.operands(i) if j >= 0))
-
-    return "bytes", moved
-
-
-def _bytes(text: str) -> int:
-    from hloscope.core.hlo.shape import Shape
-
-    try:
-        return Shape.parse(text).byte_size
-    except (HloscopeError, ValueError, KeyError):
-        return 0
+    moved = BytesMoved(index)
+    return "bytes", lambda i: float(moved.of(i))
 
 
 def _reached(start: int, edges: Sequence[Sequence[int]]) -> set[int]:

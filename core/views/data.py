@@ -265,6 +265,8 @@ class HistoryStep:
     after: str | None = None
     replaced_by: tuple[str, ...] = ()
     """For ``removed``: the instructions that its users read after the pass, as far as they kept their names."""
+    among: str | None = None
+    """``A … B``: the passes any of which may have done it, where a dump of some passes only does not tell which."""
 
 
 @dataclass(frozen=True, slots=True)

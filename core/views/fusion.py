@@ -105,6 +105,19 @@ class PairFacts:
     notes: tuple[str, ...] = ()
 
 
+def costliest_first(rows: Sequence[FusionRow]) -> list[FusionRow]:
+    """What stayed apart, by what that costs in memory traffic; then the rest in order, among them refusals that were
+    decided anew later."""
+    last = {row.producer: at for at, row in enumerate(rows)}
+
+    def key(place: tuple[int, FusionRow]) -> tuple[int, int]:
+        at, row = place
+        stands = row.verdict == "refused" or (row.verdict == "ineligible" and last[row.producer] == at)
+        return (0, -(row.bytes or 0)) if stands else (1, row.step)
+
+    return [row for _, row in sorted(enumerate(rows), key=key)]
+
+
 # ---------------------------------------------------------------- all decisions
 _DECIDING_BYTES = 7000
 """Memory that deciding on a module takes for each instruction."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.dumps.facts import opcode_counts
 from hloscope.core.views.data import Notable, PassRow, Summary
+from hloscope.core.views.narrowed import dumped_passes
 from hloscope.core.views.stages import Cancelled, Progress, check
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def summarize(run: Run, *, cancelled: Cancelled | None = None, progress: Progres
         total_ns=sum(times) if times else None,
         events=run.event_count,
         opcodes=tuple(opcodes.most_common(TOP_OPCODES)),
-        notable=tuple(_notable(rows)),
+        notable=tuple(_notable(rows, dumped_passes(run))),
         notes=tuple(run.notes),
     )
 
@@ -74,16 +75,7 @@ def _within(beside: list[PassRow], row: PassRow) -> bool:
     return bool(times) and (row.ns is None or row.ns >= max(times))
 
 
-def pipeline_rows(rows: Sequence[PassRow]) -> frozenset[int]:
-    """Rows that stand for a pipeline: their time is that of its passes, which have rows of their own.
-
-    A pass that dumps its own steps below its name, as copy-insertion does, is none: nothing times the steps.
-    """
-    pipelines = {row.pipeline for row in rows if row.ns is not None or row.pass_name == "pipeline-start"}
-    return frozenset(row.index for row in rows if row.pass_name in pipelines and row.pass_name != row.pipeline)
-
-
-def _notable(rows: list[PassRow]) -> list[Notable]:
+def _notable(rows: list[PassRow], pattern: str | None) -> list[Notable]:
     found: list[Notable] = []
     grown = max(rows, key=lambda row: row.instructions_after - row.instructions_before)
     shrunk = min(rows, key=lambda row: row.instructions_after - row.instructions_before)
@@ -91,14 +83,16 @@ def _notable(rows: list[PassRow]) -> list[Notable]:
         delta = row.instructions_after - row.instructions_before
         if (delta > 0) == (row is grown) and delta:
             change = f"{row.instructions_before:,} → {row.instructions_after:,}"
+            change += f", by passes among {row.unannounced}" if row.unannounced is not None else ""
             found.append(Notable(f"{word}: {_label(row)}", change, row.index))
     timed = [row for row in own_times(rows) if row.ns and row.pipeline]
     if timed:
         slowest = max(timed, key=lambda row: row.ns or 0)
         found.append(Notable(f"slowest: {_label(slowest)}", show_ns(slowest.ns), slowest.index))
+    title = "a change that no pass announced" if pattern is None else "a change by passes that were not dumped"
     for row in rows:
         if row.unannounced is not None:
-            found.append(Notable("a change that no pass announced", f"between {row.unannounced}", row.index))
+            found.append(Notable(title, f"between {row.unannounced}", row.index))
     return found
 
 

@@ -14,6 +14,7 @@ from hloscope.core.errors import HloscopeError, InternalError, UsageError
 from hloscope.core.hlo.shape import Shape
 from hloscope.core.text.instruction_text import InstructionText, scan_instruction
 from hloscope.core.views.data import HistoryStep, Place, SourceFrame, WhyFacts
+from hloscope.core.views.narrowed import among, dumped_passes
 from hloscope.core.views.stages import Cancelled, Progress, check
 
 if TYPE_CHECKING:
@@ -228,6 +229,7 @@ class _History:
         self._done = 0
         self.first = self.last = 0
         self.notes: list[str] = []
+        self._pattern = dumped_passes(run)
 
     def trace(self, anchor: Place) -> list[HistoryStep]:
         back = list(self._back(anchor))
@@ -338,6 +340,7 @@ class _History:
             before=_metadata_free(before),
             after=_metadata_free(after),
             replaced_by=replaced_by,
+            among=among(self._run, index, self._pattern) if what != "present" else None,
         )
 
 

@@ -149,6 +149,11 @@ class RunScreen(Screen[None]):
         self.styled = self.dashboard.colours
         self.begin()
 
+    def on_screen_suspend(self) -> None:
+        """What was said is old when one comes back, unless it tells what goes on still."""
+        if not any(one.node is self and one.is_running for one in self.workers):
+            self.say("")
+
     def classes_at(self, size: Size) -> list[str]:
         """What it is called at a size, known before it is drawn so that it is not laid out twice."""
         return [
@@ -368,9 +373,9 @@ class RunScreen(Screen[None]):
         line = self.line
         if line is None:
             return
-        known = getattr(line.item, "file", None), getattr(line.item, "line", None)
-        if isinstance(known[0], str) and isinstance(known[1], int):
-            self.dashboard.edit(known[0], known[1])
+        known = line_of(line.item)
+        if known is not None:
+            self.dashboard.edit(*known)
         elif line.instruction is not None:
             name = line.instruction
             stage = line.stage if line.stage is not None else self.place().stage
@@ -518,3 +523,13 @@ class RunScreen(Screen[None]):
 def note(text: str) -> Sequence[Line]:
     """One line instead of an answer."""
     return [Line(text, "note")]
+
+
+def line_of(item: object) -> tuple[str, int] | None:
+    """File and line that a row carries: its own, or those of its (innermost) source frame."""
+    source = getattr(item, "source", None)
+    for one in (item, source, source[0] if isinstance(source, tuple) and source else None):
+        file, line = getattr(one, "file", None), getattr(one, "line", None)
+        if isinstance(file, str) and isinstance(line, int):
+            return file, line
+    return None

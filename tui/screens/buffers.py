@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
@@ -69,6 +71,8 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
         self._at = 0
         self._by_size: list[int] = []
         self._hazards: list[Hazard] | None = None
+        self._asked = ""
+        """The question whose answer stands in the place of the list."""
 
     def body(self) -> ComposeResult:
         """Headline, map and lists."""
@@ -102,15 +106,20 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
         self._by_size = [
             at for at, _ in sorted(enumerate(data.allocations), key=lambda pair: (-pair[1].size, pair[1].index))
         ]
-        temporary = next((at for at, number in enumerate(self._by_size) if "temp" in data.allocations[number].kind), 0)
+        # The peak is that of the first memory space: the map opens on that memory, not on a larger scratchpad.
+        shown = [(at, data.allocations[number]) for at, number in enumerate(self._by_size)]
+        temporary = next((at for at, one in shown if "temp" in one.kind and _in_peak(data, one)), None)
+        if temporary is None:
+            temporary = next((at for at, one in shown if "temp" in one.kind), 0)
         self._at = self._at or temporary
         running = f" while {data.peak_instruction} runs" if data.peak_instruction else ""
         who = "as the compiler reported" if data.origin == "xla" else "assigned by hloscope"
         spaces = (
             "; ".join(f"{name} {show_bytes(size)}" for _, name, size in data.spaces) if len(data.spaces) > 1 else ""
         )
+        where = f" of {data.spaces[0][1]} memory" if spaces else ""
         self.query_one("#head", Static).update(
-            f"peak {show_bytes(data.peak_bytes)} at step {data.peak_step:,} of {len(data.steps):,}{running}; "
+            f"peak {show_bytes(data.peak_bytes)}{where} at step {data.peak_step:,} of {len(data.steps):,}{running}; "
             f"{len(data.allocations)} allocations, {show_bytes(data.total_bytes)}, {who}"
             + (f"\nmemory spaces: {spaces}" if spaces else "")
             + "".join(f"\nnote: {one}" for one in data.notes[:2])
@@ -128,7 +137,8 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
     def _show_allocation(self) -> None:
         one = self._allocation
         if one is not None and self._data is not None:
-            self.query_one(BufferMap).show(one, self._data.steps, self._data.peak_step)
+            peak = self._data.peak_step if _in_peak(self._data, one) else fullest(one)
+            self.query_one(BufferMap).show(one, self._data.steps, peak)
             self._moved()
 
     @on(BufferMap.Moved)
@@ -151,7 +161,7 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
         if self._by_size:
             self._at = (self._at + by) % len(self._by_size)
             self._show_allocation()
-            if self._view == "values":
+            if self._view in ("values", "peak"):
                 self._list()
 
     # ---------------------------------------------------------------- the lists
@@ -188,12 +198,16 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
             "values": self._values,
             "hazards": self._risks,
         }
+        self._asked = ""
         heading, lines = makers[self._view](data)
         self.query_one("#columns", Static).update(heading)
         self.query_one("#list", LinePane).show(lines)
         self.at(self.where())
 
     def _peak(self, data: MapData) -> tuple[str, list[Line]]:
+        shown = self._allocation
+        if shown is not None and not _in_peak(data, shown):
+            return _elsewhere(data, shown)
         most = max((one.size for one in data.largest), default=0)
         lines: list[Line] = []
         for one in data.largest:
@@ -209,7 +223,8 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
             lines.append(Line("".join(text for text, _ in parts), "", one.name, differs=parts, item=one))
             source = f"  {one.source.file}:{one.source.line}" if one.source is not None else ""
             lines.append(Line(f"{'':>11}{one.reason}{source}", "note", one.name, item=one.source or one))
-        return "alive at the peak, largest first, and why", lines or list(note("nothing is alive at the peak"))
+        space = f" of {data.spaces[0][1]} memory" if len(data.spaces) > 1 else ""
+        return f"alive at the peak{space}, largest first, and why", lines or list(note("nothing is alive at the peak"))
 
     def _allocations(self, data: MapData) -> tuple[str, list[Line]]:
         rows = [data.allocations[at] for at in self._by_size]
@@ -358,6 +373,8 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
         self._answer(lines)
 
     def _answer(self, lines: Sequence[Line]) -> None:
+        self._asked = lines[0].text if lines else ""
+        self.at(self.where())
         self.say("")
         self.query_one("#columns", Static).update("answer (p, a and v show the lists)")
         self.query_one("#list", LinePane).show(lines)
@@ -392,7 +409,8 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
 
     def where(self) -> str:
         """What is under the cursor."""
-        return f"{self._view} › {self.query_one(BufferMap).words()}" if self._allocation is not None else self._view
+        shown = f"answer: {self._asked}" if self._asked else self._view
+        return f"{shown} › {self.query_one(BufferMap).words()}" if self._allocation is not None else shown
 
     def remembered(self) -> dict[str, Any]:
         """The list."""
@@ -428,6 +446,44 @@ def _by_line(data: MapData) -> tuple[str, list[Line]]:
         reasons = f", {found[0].reason}" if len({one.reason for one in found}) == 1 else ""
         lines.append(Line(f"{'':>17}{names([one.name for one in found], 4)}{reasons}", "note", found[0].name))
     return "alive at the peak, by the Python line that made it", lines or list(note("nothing is alive at the peak"))
+
+
+def _in_peak(data: MapData, one: BufferRow) -> bool:
+    """Whether an allocation lies in the memory space that the peak is of."""
+    return not data.spaces or one.color == data.spaces[0][0]
+
+
+def fullest(one: BufferRow) -> int:
+    """The first step at which most bytes of an allocation are in use."""
+    change: Counter[int] = Counter()
+    for value in one.values:
+        if value.live is not None:
+            change[value.live[0]] += value.size
+            change[value.live[1] + 1] -= value.size
+    steps = sorted(change)
+    used = list(accumulate(change[step] for step in steps))
+    return steps[used.index(max(used))] if used else 0
+
+
+def _elsewhere(data: MapData, one: BufferRow) -> tuple[str, list[Line]]:
+    """What is alive in an allocation of another memory space when that is at its fullest."""
+    step = fullest(one)
+    alive = [value for value in one.values if value.live is not None and value.live[0] <= step <= value.live[1]]
+    alive.sort(key=lambda value: (-value.size, value.name))
+    most = max((value.size for value in alive), default=0)
+    lines: list[Line] = []
+    for value in alive:
+        name = value.name + (value.shape_index if value.shape_index != "{}" else "")
+        assert value.live is not None
+        parts = (
+            (f"{show_bytes(value.size):>10} ", ""), (f"{bar(value.size, most, _BAR):<{_BAR}} ", "bar"), (name, "name"),
+            (f"  {value.shape}", "shape"), (f"  steps {value.live[0]:,}–{value.live[1]:,}", "note"),
+        )  # fmt: skip
+        lines.append(Line("".join(text for text, _ in parts), "", value.name, differs=parts, item=value))
+    space = next((name for color, name, _ in data.spaces if color == one.color), str(one.color))
+    used = show_bytes(sum(value.size for value in alive))
+    heading = f"alive in {space} memory at its fullest: {used} at step {step:,}"
+    return heading, lines or list(note("no value's life is known"))
 
 
 def _kind(one: BufferRow) -> str:

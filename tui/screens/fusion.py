@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
 
-from hloscope.core.views.fusion import FusionReport, FusionRow, PairFacts, why_pair
+from hloscope.core.views.fusion import FusionReport, FusionRow, PairFacts, costliest_first, why_pair
 from hloscope.tui.content import Line, plain
 from hloscope.tui.far import call
 from hloscope.tui.fusion_queue import FusionQueue
@@ -20,7 +20,6 @@ from hloscope.tui.show import bar, clipped, columns, names, show_bytes, show_us
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
-_APART = ("refused", "ineligible")
 _BAR = 28
 _QUEUE = 10
 """Producers of the queue that are shown."""
@@ -40,7 +39,7 @@ class FusionScreen(TwoPanesScreen):
         "target": "decide anew for: cpu, h100, a100, b200, mi300, or a file (empty: what the compiler did)",
     }
     LEGEND = """
-refusals come first, by the memory traffic that they cost; O shows the order of the queue instead
+refusals that stand come first, by the memory traffic that they cost; O shows the order of the queue instead
 priority: a place in the queue, with the time that fusing would save; ineligible: cannot be fused at all
 """
 
@@ -104,11 +103,8 @@ priority: a place in the queue, with the time that fusing would save; ineligible
     def _rows(self, report: FusionReport, subject: str) -> tuple[str, str, list[Line], int]:
         """The lines above, the decisions that the filters let through, and the first one about `subject`."""
         wanted = self._words.casefold()
-        rows = [row for row in report.rows if not self._verdict or row.verdict == self._verdict]
-        if self._queue:
-            rows.sort(key=lambda row: row.step)
-        else:
-            rows.sort(key=lambda row: (0, -(row.bytes or 0)) if row.verdict in _APART else (1, row.step))
+        ordered = sorted(report.rows, key=lambda row: row.step) if self._queue else costliest_first(report.rows)
+        rows = [row for row in ordered if not self._verdict or row.verdict == self._verdict]
         cells: list[tuple[str, ...]] = []
         shown: list[FusionRow] = []
         for row in rows:
@@ -132,8 +128,10 @@ priority: a place in the queue, with the time that fusing would save; ineligible
         lines = [f"{text:<{room}}  {one[-1]}" for text, one in zip(first, (titles, *cells), strict=True)]
         counts = {word: sum(row.verdict == word for row in report.rows) for word in _VERDICTS if word}
         said = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "no decisions"
+        guessed = sum(row.origin == "inferred" for row in report.rows)
+        among = f" or, {guessed:,} of them, inferred from the stages" if guessed else ""
         how = {
-            "recorded": "recorded by the compiler",
+            "recorded": f"recorded by the compiler{among}",
             "core": "decided by hloscope",
             "inferred": "inferred from the stages",
         }[report.how]  # fmt: skip
@@ -141,7 +139,7 @@ priority: a place in the queue, with the time that fusing would save; ineligible
         head = (
             f"{len(report.rows):,} decisions {how}: {said}"
             + (f"; shown: {len(shown):,} ({filters})" if filters else "")
-            + "".join(f"\nnote: {one}" for one in report.notes[:2])
+            + "".join(f"\nnote: {one}" for one in report.notes[:3])
         )
         marks = {"fused": "added", "refused": "removed", "ineligible": "modified"}
         made: list[Line] = []
@@ -198,7 +196,8 @@ priority: a place in the queue, with the time that fusing would save; ineligible
             return [plain(), plain("no queue is known: only XLA:GPU records one")] if self._queue else []
         count, waiting = self._replay.after(item.step, _QUEUE)
         following = self._replay.following(item.step)
-        out = [plain(), plain(f"the queue after step {item.step}: {count:,} producers", "heading")]
+        of = f" of {item.computation}" if item.computation is not None else ""
+        out = [plain(), plain(f"the queue{of} after step {item.step}: {count:,} producers", "heading")]
         most = max((saved for _, saved in waiting), default=0.0)
         for name, saved in waiting:
             mark = "▶" if following is not None and name == following.producer else " "

@@ -13,6 +13,7 @@ from hloscope.core.layout.physical import PhysicalView, physical_view
 from hloscope.core.views.copies import CopiesAnswer, CopyRow, Link, copies
 from hloscope.tui.content import Line, plain
 from hloscope.tui.far import call
+from hloscope.tui.findings import Fate, fate
 from hloscope.tui.navigation import Place
 from hloscope.tui.questions import copied_shapes
 from hloscope.tui.screens.base import Work
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
 _BAR = 12
+_FATES = {
+    Fate.RUNS: "run by themselves",
+    Fate.TRANSPOSE: "became transposes",
+    Fate.INSIDE: "are computed inside fusions",
+    Fate.REMOVED: "were removed by later passes",
+}
+_WORDS = {Fate.INSIDE: "in fusion", Fate.REMOVED: "removed"}
+"""Instead of a bar."""
 _GRID = 8
 
 
@@ -34,6 +43,7 @@ class LayoutsScreen(TwoPanesScreen):
     PROMPTS = {"shape": "how does a shape lie in memory? e.g. f32[10,200]{1,0:T(8,128)}; or two shapes"}
     LEGEND = """
 copies that layout assignment made and those of the last stage; A shows those of every stage
+those that run come first; in fusion: computed on the way, nothing is copied in memory; removed: by a later pass
 free: the layouts differ only in dimensions of size 1, no byte moves
 """
 
@@ -71,13 +81,13 @@ free: the layouts differ only in dimensions of size 1, no byte moves
         if self._answer is None:
             return
         rows = [row for row in self._answer.rows if self._free or not row.free]
-        rows.sort(key=lambda row: -(row.bytes or 0) * (row.times or 1))
-        most = max(((row.bytes or 0) * (row.times or 1) for row in rows), default=0)
+        rows.sort(key=lambda row: (fate(row) if fate(row) in _WORDS else 0, -_moved(row)))
+        most = max(map(_moved, rows), default=0)
         cells = [
             (
                 show_bytes(row.bytes),
                 f"×{row.times}" if row.times not in (None, 1) else "×?" if row.times is None else "",
-                bar((row.bytes or 0) * (row.times or 1), most, _BAR).ljust(_BAR) if not row.free else "free",
+                _WORDS.get(fate(row)) or ("free" if row.free else bar(_moved(row), most, _BAR).ljust(_BAR)),
                 row.copy,
                 row.cause.kind,
                 row.to_layout if row.from_layout == row.to_layout else f"{row.from_layout} → {row.to_layout}",
@@ -89,9 +99,8 @@ free: the layouts differ only in dimensions of size 1, no byte moves
         first = columns([one[:-1] for one in cells], right=(0,), widest=24)
         room = max(map(len, first))
         lines = [f"{text:<{room}}  {one[-1]}" for text, one in zip(first, cells, strict=True)]
-        moved = sum((row.bytes or 0) * (row.times or 1) for row in rows if not row.free)
         self.head(
-            f"{len(rows)} copies, {show_bytes(moved)} read and written once each in one run"
+            _told(rows)
             + (" (of every stage)" if self._all else "")
             + "".join(f"\nnote: {one}" for one in self._answer.notes[:2]),
             lines[0] if lines else "",
@@ -122,6 +131,9 @@ free: the layouts differ only in dimensions of size 1, no byte moves
         out.append(plain(f"  first seen after [{item.cause.stage}] {item.cause.pass_name}", stage=item.cause.stage))
         as_what = f" as {item.also[-1]}" if item.also else ""
         out.append(plain(f"  gone after {item.gone}" if item.gone else f"  the last stage still has it{as_what}"))
+        if item.inside is not None:
+            text = f"  inside {item.inside}, which computes it on the way: no copy of its own runs"
+            out.append(plain(text, "", instruction=item.inside))
         out += [plain(), plain("why", "heading")]
         out.append(plain(f"  {item.cause.sentence}"))
         for title, chain in (("the use wants", item.cause.chain), ("the definition has", item.cause.given)):
@@ -269,3 +281,19 @@ def _grid(view: PhysicalView) -> list[Line]:
     if rank > 1 and view.sizes[-2] > rows:
         out.append(plain("    …"))
     return out
+
+
+def _moved(row: CopyRow) -> int:
+    """Bytes that a copy reads, and writes, in one run."""
+    return 0 if row.free else (row.bytes or 0) * (row.times or 1)
+
+
+def _told(rows: Sequence[CopyRow]) -> str:
+    """How many copies run and what they move; how many became something else, or nothing."""
+    parts: list[str] = []
+    for what, words in _FATES.items():
+        found = [row for row in rows if fate(row) is what]
+        if found or what is Fate.RUNS:
+            moved = f" ({show_bytes(sum(map(_moved, found)))} read, and written)" if what <= Fate.TRANSPOSE else ""
+            parts.append(f"{len(found):,} {words}{moved}")
+    return f"{len(rows):,} copies: {'; '.join(parts)}"

@@ -10,12 +10,13 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from hloscope.core.errors import HloscopeError
+from hloscope.core.views.narrowed import dumped_passes
 from hloscope.core.views.run import label
 from hloscope.core.views.summary import show_ns
 from hloscope.core.views.traffic import bytes_written
 from hloscope.tui.content import Line
 from hloscope.tui.far import call
-from hloscope.tui.findings import Finding, announced, copy, flags, hazards_told, peak, refusal, slowest
+from hloscope.tui.findings import Finding, announced, copy, flags, hazards_told, no_times, peak, refusal, slowest
 from hloscope.tui.navigation import Place
 from hloscope.tui.screens.base import RunScreen, Work
 from hloscope.tui.show import clipped, counted
@@ -72,6 +73,8 @@ letters before the findings go to their place; a works the slow ones out in a la
         self._rows: Sequence[PassRow] = ()
         self._cursor = 0
         self._flags: str | None = None
+        self._pattern: str | None = None
+        """Which passes were dumped, where not all were."""
         self._wish = ""
         """The finding whose letter was pressed before it was known."""
 
@@ -89,18 +92,20 @@ letters before the findings go to their place; a works the slow ones out in a la
         self._list()
         self.ask_core(self._read, self._put, group="timeline", what="reading stages")
 
-    def _read(self, work: Work) -> tuple[Sequence[PassRow], Summary, str]:
+    def _read(self, work: Work) -> tuple[Sequence[PassRow], Summary, str, str | None]:
         rows = self.run.timeline(cancelled=work.cancelled, progress=work.progress)
-        return rows, self.run.summary(cancelled=work.cancelled), call(flags, self.run)
+        summary = self.run.summary(cancelled=work.cancelled)
+        return rows, summary, call(flags, self.run), call(dumped_passes, self.run)
 
-    def _put(self, found: tuple[Sequence[PassRow], Summary, str]) -> None:
-        self._rows, self._summary, self._flags = found
+    def _put(self, found: tuple[Sequence[PassRow], Summary, str, str | None]) -> None:
+        self._rows, self._summary, self._flags, self._pattern = found
         self.query_one("#facts", Static).update(self._facts())
         strip = self.query_one(StripChart)
-        strip.show(self._rows, self._cursor or next((row.index for row in self._rows if row.changed and row.index), 0))
+        first = next((row.index for row in self._rows if row.changed and row.index), 0)
+        strip.show(self._rows, self._cursor or first, no_times(self.run))
         self._strip_moved()
-        self._found["slow"] = slowest(self._rows)
-        self._found["findings"] = announced(self._summary, self._rows)
+        self._found["slow"] = slowest(self.run, self._rows)
+        self._found["findings"] = announced(self._summary, self._rows, self._pattern)
         self._list()
         if self._rows[-1].instructions_after <= LARGE:
             self.action_all()
@@ -196,7 +201,7 @@ letters before the findings go to their place; a works the slow ones out in a la
         lines = [Line("worth looking at first", "heading")]
         for key, letter, title in self._KEYS:
             one = self._found.get(key)
-            text = "…" if one is None else one.title
+            text = "…" if one is None else clipped(one.title, max(20, self.size.width - 28))
             lines.append(
                 Line(
                     f"  {letter}  {title:<18} {text}",

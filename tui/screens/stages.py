@@ -12,8 +12,19 @@ from textual.widgets import Static
 
 from hloscope.core.views.run import label
 from hloscope.core.views.summary import show_ns
-from hloscope.tui.content import Line, diff_lines, event_lines, fused_into, place_lines, text_lines, why_lines
+from hloscope.tui.content import (
+    Line,
+    copy_lines,
+    diff_lines,
+    event_lines,
+    fused_into,
+    place_lines,
+    text_lines,
+    why_lines,
+)
+from hloscope.tui.far import call
 from hloscope.tui.navigation import Place
+from hloscope.tui.questions import cause_of_copy
 from hloscope.tui.screens.base import RunScreen, Work
 from hloscope.tui.search import with_source_lines
 from hloscope.tui.show import counted
@@ -26,6 +37,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
+    from hloscope.core.views.copies import CopyRow
     from hloscope.core.views.data import EventRow, PassRow, Summary, WhyFacts
     from hloscope.core.views.run import Run
 
@@ -35,6 +47,7 @@ EVENTS = 2000
 """Events of a stage that are shown."""
 _PATIENCE_SECONDS = 0.25
 """How long the lines of the stage before stay where the new ones are not there yet."""
+_COPIES = ("copy", "copy-start")
 _LOOK_AHEAD_SECONDS = 0.15
 """How long one stays on a stage before its neighbours are worth comparing."""
 
@@ -92,6 +105,8 @@ class StagesScreen(RunScreen):
         self._about: str | None = None
         self._wanted = False
         self._waiting = False
+        self._copy = ""
+        """The copy whose cause is to be looked for."""
 
     def body(self) -> ComposeResult:
         """Summary above, the panes."""
@@ -179,6 +194,8 @@ class StagesScreen(RunScreen):
             return ""
         shown = {"diff": "diff", "text": "text", "why": f"why {self._subject}", "found": f"find {self._subject}"}
         total = len(self.run.outline) - 1
+        if self._view == "why":
+            return shown[self._view]
         follows = f" › only stages that touched {self._followed}" if self._touched is not None else ""
         return f"{self._stage}/{total} {label(self.run.outline[self._stage])} › {shown[self._view]}{follows}"
 
@@ -255,16 +272,15 @@ class StagesScreen(RunScreen):
         if self._stage is None:
             return
         row = self.run.outline[self._stage]
-        self.query_one("#title", Static).update(f"[{self._stage}] {label(row)}: {self._title()}", layout=False)
+        # What is known of an instruction is about all stages, and as of one that has it.
+        title = self._title() if self._view == "why" else f"[{self._stage}] {label(row)}: {self._title()}"
+        self.query_one("#title", Static).update(title, layout=False)
         self.at(self.where())
         makers: dict[View, Callable[[Work], tuple[list[Line], list[EventRow]]]] = {
             "diff": partial(self._make_diff, self._stage, max(40, self._pane.size.width - 1)),
             "text": lambda work: (text_lines(self.run.stage_text(stage)), []),
             "found": lambda work: (self._find(subject, stage, work), []),
-            "why": lambda work: (
-                why_lines(self.run.why(subject, cancelled=work.cancelled, progress=work.progress)),
-                self.run.events(subject=subject.removeprefix("%"), limit=EVENTS),
-            ),
+            "why": lambda work: self._make_why(subject, work),
         }
         stage, subject = self._stage, self._subject
         self._waiting = True
@@ -318,6 +334,23 @@ class StagesScreen(RunScreen):
         # A dump's events need every stage read: what changed is shown before that.
         return lines, self.run.events(pass_index=stage, limit=EVENTS) if self._rows is not None else []
 
+    def _make_why(self, subject: str, work: Work) -> tuple[list[Line], list[EventRow]]:
+        facts = self.run.why(subject, cancelled=work.cancelled, progress=work.progress)
+        events = self.run.events(subject=subject.removeprefix("%"), limit=EVENTS)
+        lines = why_lines(facts)
+        if facts.opcode in _COPIES:
+            self._copy = facts.name
+        return lines, events
+
+    def _ask_cause(self, name: str) -> None:
+        """Why a copy is there: it takes its time, what is known stands there before it."""
+
+        def put(row: CopyRow | None) -> None:
+            if row is not None and self._view == "why" and self._subject.removeprefix("%") == name:
+                self._pane.add(copy_lines(row))
+
+        self.ask_core(lambda work: call(cause_of_copy, self.run, name), put, group="cause")
+
     def _title(self) -> str:
         if self._view == "why":
             return f"why {self._subject}"
@@ -340,6 +373,9 @@ class StagesScreen(RunScreen):
         self._pane.show(lines, cursor=cursor)
         self._about = None
         self._show_events()
+        if self._copy and self._view == "why":
+            self._ask_cause(self._copy)
+        self._copy = ""
 
     # ---------------------------------------------------------------- what was recorded
     @on(LinePane.Moved, "#pane")

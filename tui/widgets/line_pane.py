@@ -320,9 +320,10 @@ class LinePane(ScrollView, can_focus=True):
             return segments
         text = line.text
         spans = [found.span() for found in self._pattern.finditer(text[:_WIDEST]) if found.end() > found.start()]
-        if not spans and line.instruction is not None and line.instruction in self._named:
-            at = text.find(line.instruction)
-            spans = [(at, at + len(line.instruction))] if at >= 0 else []
+        name = line.instruction
+        if not spans and name is not None and (name in self._named or self._pattern.search(name) is not None):
+            at = text.find(name)
+            spans = [(at, at + len(name))] if at >= 0 else []
         if not spans:
             return segments
         match = part(self, "pane--match")
@@ -344,9 +345,13 @@ class LinePane(ScrollView, can_focus=True):
 
 
 def matches(lines: Sequence[Line], pattern: str, named: frozenset[str] = frozenset()) -> list[int]:
-    """Numbers of the lines that match a regular expression, whatever the case, or are about one of some instructions.
-
-    Raises re.error.
+    """Numbers of the lines that match a regular expression, whatever the case, or are about an instruction whose name
+    matches it, whole, or that is one of some. Raises re.error.
     """
     search = re.compile(pattern, re.IGNORECASE).search
-    return [at for at, line in enumerate(lines) if search(line.text) is not None or line.instruction in named]
+    return [
+        at
+        for at, line in enumerate(lines)
+        if search(line.text) is not None
+        or ((name := line.instruction) is not None and (name in named or search(name) is not None))
+    ]

@@ -12,7 +12,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from hloscope.core.views.run import label
-from hloscope.core.views.summary import show_ns
+from hloscope.core.views.summary import own_times, show_ns
 from hloscope.tui.show import RISING, show_bytes
 from hloscope.tui.widgets.parts import part
 
@@ -61,13 +61,18 @@ class StripChart(Widget, can_focus=True):
         super().__init__(id=id)
         self._rows: Sequence[PassRow] = ()
         self._bytes: Mapping[int, int] = {}
+        self._own: frozenset[int] = frozenset()
+        """Rows with a time of their own; a pipeline's is that of its passes, which stands in the columns of those."""
+        self._silence = ""
+        """Why no pass has a time."""
         self._zoom = 0
         self.cursor = 0
         """Row of the timeline under the cursor."""
 
-    def show(self, rows: Sequence[PassRow], cursor: int = 0) -> None:
-        """Show a timeline."""
-        self._rows = rows
+    def show(self, rows: Sequence[PassRow], cursor: int = 0, silence: str = "") -> None:
+        """Show a timeline; `silence` says why no pass has a time, where none has."""
+        self._rows, self._silence = rows, silence
+        self._own = frozenset(row.index for row in own_times(rows))
         self.cursor = max(0, min(cursor, len(rows) - 1))
         self.refresh()
 
@@ -136,7 +141,7 @@ class StripChart(Widget, can_focus=True):
             return Strip.blank(width, self.rich_style)
         each, wide, first = self._layout()
         most = max(row.instructions_after for row in self._rows) or 1
-        slowest = max((row.ns or 0 for row in self._rows), default=0)
+        slowest = max(map(self._time, self._rows), default=0)
         styles = {
             key: part(self, f"strip--{key}") for key in ("bar", "changed", "time", "bytes", "cursor", "note", "warning")
         }
@@ -144,7 +149,8 @@ class StripChart(Widget, can_focus=True):
         count = f"{most:,}"[: _GUTTER - 1].rjust(_GUTTER - 1) + " "
         gutter = {0: count, BARS: " time ", BARS + 1: "bytes ", BARS + 2: " Δ    "}.get(y, "")
         if y == BARS and not slowest:
-            return self._said("time  not recorded; hloscope capture records it", base + styles["note"])
+            told = f"time  not known: {self._silence}" if self._silence else "time  not known"
+            return self._said(told, base + styles["note"])
         if y == BARS + 1 and not self._bytes:
             return self._said("bytes …", base + styles["note"])
         segments = [Segment(gutter.ljust(_GUTTER), base + styles["note"])]
@@ -164,6 +170,10 @@ class StripChart(Widget, can_focus=True):
             used += wide
         return Strip(segments).adjust_cell_length(width, base)
 
+    def _time(self, row: PassRow) -> int:
+        """Nanoseconds of a pass, nought for a pipeline."""
+        return row.ns or 0 if row.index in self._own else 0
+
     def _said(self, text: str, style: Style) -> Strip:
         return Strip([Segment(text, style)]).adjust_cell_length(self.size.width, self.rich_style)
 
@@ -174,7 +184,7 @@ class StripChart(Widget, can_focus=True):
             above = eighths - 8 * (BARS - 1 - y)
             return RISING[max(0, min(8, max(above, 1 if y == BARS - 1 else 0)))], "changed" if changed else "bar"
         if y == BARS:
-            ns = sum(row.ns or 0 for row in group)
+            ns = sum(map(self._time, group))
             return (RISING[max(1, min(8, ceil(8 * ns / slowest)))] if ns and slowest else " "), "time"
         if y == BARS + 1:
             most_bytes = max(self._bytes.values(), default=0)
@@ -194,7 +204,8 @@ class StripChart(Widget, can_focus=True):
         row = self._rows[self.cursor]
         delta = row.instructions_after - row.instructions_before
         what = f"{delta:+,}" if delta else "changed" if row.changed else "no change"
-        time = f", {show_ns(row.ns)}" if row.ns is not None else ""
+        whole = "" if row.index in self._own else " with its passes"
+        time = f", {show_ns(row.ns)}{whole}" if row.ns is not None else ""
         written = self._bytes.get(row.index)
         traffic = ""
         if written is not None:

@@ -1,0 +1,54 @@
+"""The queue of a fusion pass at any step."""
+
+from __future__ import annotations
+
+from hloscope.core.views.fusion import FusionRow
+from hloscope.tui.fusion_queue import APART, FusionQueue
+
+
+def row(
+    step: int, producer: str, verdict: str, saves: float = 0.0, *, consumers: tuple[str, ...] = (),
+    made: str | None = None, computation: str = "main",
+) -> FusionRow:  # fmt: skip
+    return FusionRow(
+        pass_name="priority-fusion", step=step, producer=producer, consumers=consumers, verdict=verdict, code=None,
+        reason=None, us_fused=1.0, us_unfused=1.0 + saves, bytes=None, fuel=None, origin="xla", made=made,
+        computation=computation,
+    )  # fmt: skip
+
+
+def test_what_was_taken_out_or_fused_into_waits_no_longer_and_each_computation_has_its_own() -> None:
+    rows = [
+        row(0, "a", "priority", 3.0, computation="body"),
+        row(1, "b", "priority", 2.0, computation="body"),
+        row(2, "c", "priority", 1.0, computation="body"),
+        row(3, "a", "fused", 3.0, consumers=("b",), made="fusion", computation="body"),
+        row(4, "fusion", "priority", 2.5, computation="body"),
+        row(5, "x", "priority", 0.5),
+        row(6, "x", "refused"),
+    ]
+    queue = FusionQueue(rows)
+    assert queue.known
+    assert queue.after(2, 2) == (3, [("a", 3.0), ("b", 2.0)])
+    assert queue.after(3, 9) == (1, [("c", 1.0)])
+    assert queue.after(4, 9) == (2, [("fusion", 2.5), ("c", 1.0)])
+    assert queue.after(5, 9) == (1, [("x", 0.5)])
+    assert queue.after(6, 9) == (0, [])
+    following = queue.following(0)
+    assert following is rows[3] and queue.following(3) is rows[6] and queue.following(6) is None
+    assert queue.about("b") == [rows[1], rows[3]] and queue.about("fusion") == [rows[3], rows[4]]
+
+
+def test_the_kept_states_change_no_answer() -> None:
+    rows = [row(at, f"p{at % 700}", "priority" if at % 3 else "fused", float(at % 97)) for at in range(2 * APART + 9)]
+    queue = FusionQueue(rows)
+    for step in (0, 5, APART - 1, APART, APART + 1, 2 * APART + 8):
+        waiting: dict[str, float] = {}
+        for one in rows[: step + 1]:
+            if one.verdict == "fused":
+                waiting.pop(one.producer, None)
+            else:
+                waiting[one.producer] = float(one.step % 97)
+        count, top = queue.after(step, 3)
+        assert count == len(waiting)
+        assert [saved for _, saved in top] == sorted(waiting.values(), reverse=True)[:3]

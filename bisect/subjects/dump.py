@@ -396,8 +396,12 @@ class _Search:
             position -= 1
             earlier = self._stages[position - 1]
         verdict = self._verdicts[number]
-        if self._asked.limits and self._leaves_a_limit(earlier, number):
+        if self._leaves_a_limit(earlier, number):
             answer.verdict = "allowed-change"
+            answer.evidence.append(
+                f"stage {number} ({self._run.outline[number].pass_name}) does not overflow where the stage before does, "
+                f"and differs there: {verdict.reason}"
+            )
             return
         row = self._run.outline[number]
         answer.texts |= {"before.hlo": self._texts[earlier](), "after.hlo": self._texts[number]()}
@@ -499,6 +503,8 @@ class _Search:
         return replace(culprit, instruction=cone[0], produced=tuple(dict.fromkeys(cone)), sentence=sentence)
 
     def _leaves_a_limit(self, earlier: int, number: int) -> bool:
+        if not all(np.isfinite(one.astype(np.float64)).all() for one in self._judge.inputs if _is_float(one)):
+            return False
         try:
             before, after = (lay_open(load_module(self._texts[one]())) for one in (earlier, number))
         except (HloscopeError, InternalError):
@@ -507,7 +513,7 @@ class _Search:
         seen = self._judge.seen(before.module, theirs), self._judge.seen(after.module, ours)
         if seen[0] is None or seen[1] is None:
             return False
-        return leaves_a_limit(before.module, after.module, seen[0], seen[1])
+        return leaves_a_limit(before.module, after.module, seen[0], seen[1], reached=self._asked.limits)
 
     def _moved(self, before: Flat, after: Flat, earlier: int, number: int) -> tuple[dict[str, Array], dict[str, Array]]:
         """Values of elided constants of two stages that are laid open, by their names there."""
@@ -683,6 +689,8 @@ class StageJudge:
         if module.num_partitions * module.replica_count > 1:
             return None
         seen = Seen()
+        if len(module.entry.parameters) == len(self.inputs):
+            seen.parameters = dict(zip(module.entry.parameters, self.inputs, strict=True))
         options = replace(evaluation(self._options, values), observer=seen.observe)
         try:
             run_stage(module, self._program, options=options)

@@ -52,6 +52,7 @@ def _copies(run: Run) -> list[dict[str, Any]]:
             "times": row.times,
             "from": row.from_layout,
             "to": row.to_layout,
+            "kind": row.cause.kind,
             "sentence": row.cause.sentence,
             "instruction": row.cause.instruction,
             "operand": row.operand,

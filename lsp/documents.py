@@ -209,7 +209,11 @@ def _index(lines: TextLines, since: Since | None) -> ModuleIndex:
 
 def _merged(found: list[types.Diagnostic], of_dump: list[types.Diagnostic]) -> list[types.Diagnostic]:
     """Findings of the text and of its dump; where the dump knows the cause of a copy, the copy is said once."""
-    told = {(one.range.start.line, one.range.start.character) for one in of_dump if one.code == "layout-copy-cause"}
+    told = {
+        (one.range.start.line, one.range.start.character)
+        for one in of_dump
+        if one.code in ("layout-copy-cause", "copy-cause")
+    }
     return [
         one
         for one in found

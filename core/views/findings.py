@@ -3,17 +3,19 @@ touched.
 
 The whole takes about 40 ms for a thousand instructions. A computation alone is verified in a small module of its own,
 with what it calls and what calls it: the rules about single instructions and their neighbours hold there as they do in
-the whole, those about the module (schedules, aliases, channels, names) are left to the look at the whole.
+the whole, those about the module (schedules, aliases, channels) are left to the look at the whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hloscope.core.hlo.verifier import RULES, Finding, verify
+from hloscope.core.errors import HloscopeError
+from hloscope.core.hlo.verifier import RULES, Finding, options_for, verify
 from hloscope.core.text import parse_module
+from hloscope.core.text.made_shapes import take_made_shapes
 
 if TYPE_CHECKING:
     from hloscope.core.errors import Diagnostic
@@ -25,7 +27,7 @@ _MOST_CALLERS = 4
 _HEADER = ("is_scheduled", "replica_count", "num_partitions")
 _TILED = "f32[8,128]{1,0:T(8,128)}"
 _LOCAL = ("shape", "instruction")
-_NOT_LOCAL = frozenset({"duplicate-name", "thread", "async-computation"})
+_NOT_LOCAL = frozenset({"thread", "async-computation"})
 _STANDS_IN = "stands.in.for"
 
 
@@ -43,7 +45,13 @@ def findings_of_text(text: str) -> TextFindings:
     module, found = parse_module(text)
     if module is None or any(one.severity == "error" for one in found):
         return TextFindings(tuple(found), ())
-    return TextFindings(tuple(found), tuple(verify(module)))
+    take_made_shapes(module)
+    try:
+        # The reader renames what is called alike in two computations, so such a text is sound.
+        options = replace(options_for(module), verify_unique_names=False)
+    except HloscopeError:
+        options = None  # for which the verifier has a finding of its own
+    return TextFindings(tuple(found), tuple(verify(module, options)))
 
 
 def findings_of_computations(index: ModuleIndex, numbers: Iterable[int]) -> list[Finding] | None:

@@ -113,6 +113,18 @@ def test_diff_and_search_start_at_the_open_stage(client: Any, fixtures: Path, tm
     assert client.raw_answer(number)["error"]["message"] == "the file is no stage of a dump"
 
 
+def test_a_stage_is_numbered_as_the_timeline_with_the_compiler_s_log_has_it(client: Any, fixtures: Path) -> None:
+    stage = next((fixtures / "dumps" / "cpu_logged").glob("*.0006.*"))  # the third file, but the 64th pass run
+    client.open(stage.as_uri(), stage.read_text())
+    titles = [one["command"]["title"] for one in client.about("codeLens", stage.as_uri())]
+    assert titles[0] == "[63] stage 3 of 10 after algsimp"
+    assert "2 added, 1 modified, 2 removed · diff" in titles
+    assert execute(client, "peekDiff", stage.as_uri())["text"].startswith(
+        "[63] simplification/algsimp\n2 added, 2 removed, 1"
+    )
+    assert execute(client, "openDashboard", stage.as_uri())["terminal"][-2:] == ["--stage", "63"]
+
+
 def test_a_large_computation_is_extracted_by_command(client: Any) -> None:
     lines = [f"  %n.{k} = f32[8] negate(%{'p' if k == 0 else f'n.{k - 1}'})" for k in range(1_100)]
     lines[-1] = "  ROOT" + lines[-1][1:]

@@ -12,6 +12,12 @@ from typing import Any
 import pytest
 
 from hloscope.core.text import load_module
+from hloscope.core.text.module_index import ModuleIndex
+from hloscope.lsp.companion import Companion, DumpFacts
+from hloscope.lsp.documents import Reading
+from hloscope.lsp.features.dump_findings import from_dump
+from hloscope.lsp.positions import Encoding, TextLines
+from hloscope.lsp.settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -263,3 +269,61 @@ def test_a_dump_that_changes_on_disk_is_looked_at_again(start: Any, fixtures: Pa
     while "made by layout-assignment" not in said() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert "made by layout-assignment" in said()
+
+
+NOTHING_KNOWN: dict[str, Any] = {"times": 1, "remedy": None, "kind": "other"}
+COPIES = """HloModule m
+
+%body (p: f32[8,64]) -> f32[8,64] {
+  %p = f32[8,64]{0,1} parameter(0)
+  ROOT %copy.3 = f32[8,64]{1,0} copy(%p)
+}
+
+ENTRY %main (x: f32[8,64], n: s32[]) -> f32[8,64] {
+  %x = f32[8,64]{0,1} parameter(0)
+  %n = s32[] parameter(1)
+  %count = s32[] copy(%n)
+  %copy-start = (f32[8,64]{0,1:S(1)}, f32[8,64]{0,1}, u32[]) copy-start(%x)
+  %copy-done = f32[8,64]{0,1:S(1)} copy-done(%copy-start)
+  %t = f32[8,64]{0,1} tanh(%copy-done)
+  ROOT %f = f32[8,64]{1,0} fusion(%t), kind=kLoop, calls=%body
+}
+"""
+
+
+def test_each_end_of_a_copy_is_called_what_it_is() -> None:
+    def row(name: str, size: int, before: str, after: str, reader: str, operand: str) -> dict[str, Any]:
+        return {
+            "names": [name], "bytes": size, "from": before, "to": after, "sentence": "so it is", "instruction": reader,
+            "operand": operand, "pass": "some-pass", **NOTHING_KNOWN,
+        }  # fmt: skip
+
+    companion = Companion("file:///nowhere/m.hlo")
+    companion.facts = DumpFacts.of(
+        {
+            "copies": [
+                row("count", 4, "{}", "{}", "t", "n"),
+                row("copy-start", 2048, "{0,1}", "{0,1:S(1)}", "copy-done", "x"),
+                row("copy.3", 2048, "{0,1}", "{1,0}", "gone", "gone.too"),
+            ],
+            "fusion": [
+                {"producer": "t", "consumers": ["f"], "verdict": "refused", "code": "why", "reason": "why not",
+                 "bytes": None, "us": [None, None], "origin": "xla", "made": None}
+            ],
+        }
+    )  # fmt: skip
+    lines = TextLines.of(COPIES)
+    reading = Reading(companion.uri, 1, lines, ModuleIndex.from_text(COPIES), Encoding.UTF16, companion)
+    found = {one.code: one for one in from_dump(reading, Settings(refused_fusion_bytes=0))}
+
+    def ends(code: str) -> list[str]:
+        return [one.message for one in found[code].related_information or ()]
+
+    assert set(found) == {"copy-cause", "layout-copy-cause", "fusion-refused"}  # none for a counter
+    assert ends("copy-cause") == ["%t reads the copy", "%x is copied"]
+    assert ends("layout-copy-cause") == ["%f has the copy as its result", "%p is copied"]
+    assert "an unknown number of bytes" in found["fusion-refused"].message
+    assert list(from_dump(reading, Settings(refused_fusion_bytes=1))) == [
+        found["copy-cause"],
+        found["layout-copy-cause"],
+    ]

@@ -78,6 +78,13 @@ def test_the_verifier_s_findings_are_errors_at_the_instruction(advised: Any) -> 
     assert {"shape-mismatch"} <= set(errors)
     assert all(one["range"]["start"] == {"line": line_of("%dead"), "character": 3} for one in errors.values())
     assert "f32[64,64]" in errors["shape-mismatch"]["message"]
+    # Names need be unique in their computation only, as in most texts that are written by hand.
+    uri = "file:///alike.hlo"
+    alike = "add1 {\n  p0 = f32[] parameter(0)\n  p1 = f32[] parameter(1)\n  ROOT r = f32[] add(p0, p1)\n}\n"
+    main = "ENTRY main {\n  p0 = f32[4] parameter(0)\n  z = f32[] constant(0)\n"
+    main += "  ROOT r = f32[] reduce(p0, z), dimensions={0}, to_apply=add1\n}\n"
+    advised.open(uri, f"HloModule alike\n\n{alike}\n{main}")
+    assert advised.diagnostics(uri, 1) == []
 
 
 def complete(client: Any, typed: str) -> list[dict[str, Any]]:
@@ -225,7 +232,7 @@ def test_the_same_instruction_is_found_in_other_stages(advised: Any, tmp_path: P
         one["command"]["title"]
         for one in advised.request("textDocument/codeLens", {"textDocument": document(files[1])})
     ]
-    assert titles[:3] == ["stage 2 of 4 after algsimp", "◀ previous", "next ▶"]
+    assert titles[:3] == ["[1] stage 2 of 4 after algsimp", "◀ previous", "next ▶"]
 
 
 def test_links_lead_to_files_that_exist(advised: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 from hloscope.core.dumps.directory import Dump, Module, Stage
 from hloscope.core.dumps.facts import TextFacts, broken, difference, opcode_counts, scan
 from hloscope.core.dumps.filenames import FileKind
-from hloscope.core.dumps.options import COMPILE_INPUTS, module_flags
+from hloscope.core.dumps.options import COMPILE_INPUTS, input_digests, module_flags
 from hloscope.core.errors import HloscopeError
 
 SMALL_BODY_BYTES = 1 << 20
@@ -225,9 +225,8 @@ class _DumpedModule:
     def other_difference(self, earlier: Compiled, /) -> str:
         if not isinstance(earlier, _DumpedModule):
             return ""
-        previous, module = earlier.module, self.module
+        was, now = input_digests(earlier.module), input_digests(self.module)
         for kind in COMPILE_INPUTS:
-            a, b = previous.files_of(kind), module.files_of(kind)
-            if a and b and previous.dump.read_file(a[0]) != module.dump.read_file(b[0]):
+            if kind.value in was and kind.value in now and was[kind.value] != now[kind.value]:
                 return input_phrase(kind)
         return ""

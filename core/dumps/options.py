@@ -11,10 +11,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 
 from hloscope.core.dumps.directory import Dump, Module
 from hloscope.core.dumps.filenames import CAPTURE_FILE, FileKind
+from hloscope.core.dumps.proto_content import content_digest
 from hloscope.core.dumps.textproto import parse_textproto
 from hloscope.core.errors import HloscopeError, ParseError
 
@@ -52,12 +52,12 @@ def compile_facts(module: Module) -> CompileFacts:
 
 
 def input_digests(module: Module) -> dict[str, str]:
-    """Digest of each file of ``COMPILE_INPUTS`` that a module has, by the kind's value."""
+    """Digest of what each file of ``COMPILE_INPUTS`` that a module has says, by the kind's value."""
     found: dict[str, str] = {}
     for kind in COMPILE_INPUTS:
         for file in module.files_of(kind)[:1]:
             try:
-                found[kind.value] = blake2b(module.dump.read_file(file), digest_size=6).hexdigest()
+                found[kind.value] = content_digest(module.dump.read_file(file), file.path)
             except HloscopeError:
                 continue
     return found

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 
-def read_fields(data: bytes, *, partial: bool = False) -> Iterator[tuple[int, bytes | int]]:
-    """The top-level fields of a serialized message, fixed-width ones skipped; with ``partial`` a cut end is no fault.
+def read_fields(data: bytes, *, partial: bool = False, fixed: bool = False) -> Iterator[tuple[int, bytes | int]]:
+    """The top-level fields of a serialized message; with ``partial`` a cut end is no fault.
+
+    Fixed-width ones are skipped, or with ``fixed`` given as their bytes.
 
     Raises ValueError, IndexError for what is no message.
     """
@@ -31,6 +33,8 @@ def read_fields(data: bytes, *, partial: bool = False) -> Iterator[tuple[int, by
             size = 8 if wire == 1 else 4
             if at + size > len(data):
                 raise ValueError("field longer than the message")
+            if fixed:
+                yield number, data[at : at + size]
             at += size
         else:
             raise ValueError(f"wire type {wire}")

@@ -85,6 +85,47 @@ def test_equal_programs_may_differ_by_flags(write_dump: WriteDump, hlo: HloText)
     assert row.same_as is not None and row.differs_by == "flags: xla_a 1 → 2"
 
 
+def _entry(key: bytes, value: bytes) -> bytes:
+    """A field 7 with an entry of a map."""
+    said = b"\x0a" + bytes([len(key)]) + key + b"\x12" + bytes([len(value)]) + value
+    return b"\x3a" + bytes([len(said)]) + said
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        (b"\x1d\x00\x00\x80\x3f" + _entry(b"rtt_us", b"-1") + _entry(b"chunk", b"-2"), None),
+        (b"\x1d\x00\x00\x80\x3f" + _entry(b"rtt_us", b"-2") + _entry(b"chunk", b"-1"), "options"),
+        (b"\x1d\x00\x00\x80\x3e" + _entry(b"chunk", b"-2") + _entry(b"rtt_us", b"-1"), "options"),
+        (b"\x1d\x00\x00\x80\x3f" + _entry(b"chunk", b"-2"), "options"),
+        (b"\x1d\x00\x00\x80\x3f" + _entry(b"chunk", b"-2") * 2 + _entry(b"rtt_us", b"-1"), "options"),
+    ],
+)
+def test_options_are_compared_by_what_they_say(
+    write_dump: WriteDump, hlo: HloText, tmp_path: Path, second: bytes, says: str | None
+) -> None:
+    first = b"\x1d\x00\x00\x80\x3f" + _entry(b"chunk", b"-2") + _entry(b"rtt_us", b"-1")
+    files: dict[str, str | bytes] = {
+        "module_0001.jit_f/compile_options.pb": first,
+        "module_0002.jit_f/compile_options.pb": second,
+    }
+    row = pair(write_dump, hlo(), hlo(), files)
+    assert row.same_as is not None and row.differs_by == says
+    import_dump(tmp_path / "dump", tmp_path / "run.ledger")
+    assert {one.id: one.differs_by for one in list_path(str(tmp_path / "run.ledger")).rows} == {1: None, 2: says}
+
+
+def test_options_as_text_are_compared_without_blanks_and_order_of_maps(write_dump: WriteDump, hlo: HloText) -> None:
+    one, two = '{ key: "a" value { int_field: 1 } }', '{ key: "b" value { int_field: 2 } }'
+    files: dict[str, str | bytes] = {
+        "module_0001.jit_f/compile_options.textproto": f"device: 1\noverrides {one}\noverrides {two}\n",
+        "module_0002.jit_f/compile_options.textproto": f"device:  1\noverrides {two}\noverrides {one}\n",
+    }
+    assert pair(write_dump, hlo(), hlo(), files).differs_by is None
+    files["module_0002.jit_f/compile_options.textproto"] = f"device: 2\noverrides {one}\noverrides {two}\n"
+    assert pair(write_dump, hlo(), hlo(), files).differs_by == "options"
+
+
 def test_a_ledger_tells_its_modules_apart_as_the_dump_does(write_dump: WriteDump, hlo: HloText, tmp_path: Path) -> None:
     same = {f"module_{number:04d}.jit_f.debug_options": f"xla_a: {number // 3}\n" for number in range(1, 4)}
     dump = write_dump(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -398,9 +397,10 @@ class _Search:
         verdict = self._verdicts[number]
         if self._leaves_a_limit(earlier, number):
             answer.verdict = "allowed-change"
+            name = self._run.outline[number].pass_name
             answer.evidence.append(
-                f"stage {number} ({self._run.outline[number].pass_name}) does not overflow where the stage before does, "
-                f"and differs there: {verdict.reason}"
+                f"stage {number} ({name}) does not overflow where the stage before does, and differs there: "
+                f"{verdict.reason}"
             )
             return
         row = self._run.outline[number]
@@ -496,7 +496,7 @@ class _Search:
         while len(group) == 1 and (deeper := pairs.deeper(border)) is not None and cures([deeper]):
             border = deeper
         cone = [origin(one) for one in pairs.cone(border.after)]
-        now, was = _parts(border.after, border.before, after.names, before.names)
+        now, was = _parts(_written(border.after, found.after, after), _written(border.before, found.before, before))
         old = before.names.get(border.before.name, border.before.name)
         sentence = f"%{cone[0]} is {now} where %{old} was {was}"
         sentence += "; what it reads has the values that it had" if len(cone) == 1 else ""
@@ -546,12 +546,12 @@ class _Search:
         ):
             return whole
         name = after.names.get(one.after.name, one.after.name)
+        now, was = _parts(_written(one.after, found.after, after), _written(one.before, found.before, before))
         return replace(
             inside,
             instruction=name,
             produced=tuple(after.names.get(made, made) for made in inside.produced),
-            sentence=f"%{name} is {_parts(one.after, one.before)[0]} where the stage before has "
-            f"{_parts(one.after, one.before)[1]} "
+            sentence=f"%{name} is {now} where the stage before has {was} "
             f"(%{before.names.get(one.before.name, one.before.name)}); it is part of %{border.after.name}",
         )
 
@@ -578,7 +578,6 @@ class _Search:
 
 
 _UNSEEN = StageVerdict(0, "")
-_AS_IS: Mapping[str, str] = MappingProxyType({})
 
 
 def judge_of(asked: DumpSearch, folder: Path) -> StageJudge:
@@ -760,24 +759,29 @@ def _distinct(run: Run) -> list[int]:
     return found
 
 
-def _parts(
-    one: HloInstruction, other: HloInstruction, mine: Mapping[str, str] = _AS_IS, theirs: Mapping[str, str] = _AS_IS
-) -> tuple[str, str]:
-    """Two instructions in short, with the attributes in which they differ; names as two tables have them."""
+def _written(one: HloInstruction, module: HloModule, flat: Flat) -> HloInstruction:
+    """An instruction of a stage that was laid open, as it stands in the stage's file."""
+    name = flat.names.get(one.name, one.name)
+    named = [node for node in module.instructions() if node.name == name]
+    return next((node for node in named if (node.opcode, node.shape) == (one.opcode, one.shape)), one)
+
+
+def _parts(one: HloInstruction, other: HloInstruction) -> tuple[str, str]:
+    """Two instructions in short, with the attributes in which they differ."""
     apart = [
         name
         for name, text in one.raw_attrs.items()
         if (name in MEANING or name == "index") and text != other.raw_attrs.get(name)
     ]
 
-    def said(node: HloInstruction, names: Mapping[str, str]) -> str:
+    def said(node: HloInstruction) -> str:
         if node.opcode == "constant":
             return f"constant({shortened(node.payload)})"
-        operands = ", ".join(f"%{names.get(operand.name, operand.name)}" for operand in node.operands[:4])
+        operands = ", ".join(f"%{operand.name}" for operand in node.operands[:4])
         parts = [f"{node.opcode}({operands}{', …' if node.operand_count > 4 else ''})"]
         return ", ".join([*parts, *(f"{name}={node.raw_attrs[name]}" for name in apart if name in node.raw_attrs)])
 
-    return said(one, mine), said(other, theirs)
+    return said(one), said(other)
 
 
 def _report(steps: Sequence[Step]) -> list[Probe]:

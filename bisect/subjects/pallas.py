@@ -9,7 +9,7 @@ they do not see the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from hloscope.bisect.result import Answer, Culprit, Probe
 from hloscope.bisect.search import Found, NoFault, Step, first_wrong
 from hloscope.bisect.search import Outcome as Seen
 from hloscope.core.errors import UnsupportedError, UsageError
+from hloscope.core.pallas.checks.outputs import check_parallel
 from hloscope.core.pallas.chips import find_chip
 from hloscope.core.pallas.interpret import generic, gpu, tpu
 from hloscope.core.pallas.interpret.faults import Observer, Outcome
@@ -35,10 +36,11 @@ from hloscope.core.pallas.interpret.session import (
     replay,
     same_outputs,
 )
-from hloscope.core.pallas.report import backend_of
+from hloscope.core.pallas.report import backend_of, calls_of, subject_of
 
 if TYPE_CHECKING:
     from hloscope.core.pallas.call import PallasCall
+    from hloscope.core.pallas.checks.finding import Finding
     from hloscope.core.pallas.jaxpr import Array, Span
     from hloscope.core.pallas.tracing import Trace
 
@@ -103,14 +105,19 @@ class PallasSearch:
         unused: frozenset[int],
     ) -> list[list[Array]]:
         runner = self._runner(call, operands, axes, unused)
+        raced = self._raced(call)
         try:
             plain = runner(Choices(), None)
+            if raced is not None and not _may_be_right(call, plain, operands):
+                # Two cores go wrong at once, in every order: on one core the plain order is right, and others are not.
+                runner = self._runner(call, operands, axes, unused, cores=1)
+                plain = runner(Choices(), None)
         except FAILURES as error:
             raise UnsupportedError(f"the interpreter stops in {call.name}: {type(error).__name__}: {error}") from None
         if not self._answer.culprits:
             arrays = [one for device in operands for one in device if isinstance(one, np.ndarray)]
             self._key = digest(self._key, call.name, repr(self.target), *(_bytes(one) for one in arrays))
-            self._search(call, runner, plain, operands)
+            self._search(call, runner, plain, operands, raced)
         if not plain.finished:
             raise UnsupportedError(f"{call.name} waits for what never comes: what follows it is not run")
         return plain.outputs
@@ -121,6 +128,7 @@ class PallasSearch:
         operands: Sequence[Sequence[Any]],
         axes: Sequence[tuple[str, int]],
         unused: frozenset[int],
+        cores: int = CORES,
     ) -> LoweredRunner:
         backend = backend_of(call, find_chip(self.target) if self.target else None)
         if backend == "mosaic_gpu":
@@ -129,13 +137,27 @@ class PallasSearch:
             return lambda choices, observer, lowering=None: gpu.run_gpu(
                 call, operands[0], choices, observer=observer, lowering=lowering
             )
-        cores = CORES if "parallel" in call.semantics and len(operands) == 1 else 1
+        cores = cores if "parallel" in call.semantics and len(operands) == 1 else 1
         return lambda choices, observer, lowering=None: tpu.run_tpu(
             call, operands, choices, cores=cores, axes=axes, unused=unused, observer=observer, lowering=lowering
         )
 
+    def _raced(self, call: PallasCall) -> Finding | None:
+        """That steps which run in any order or at once write the same, as the checks of the traced call find it."""
+        chip = find_chip(self.target) if self.target else None
+        for program, one, operands in calls_of(self.trace):
+            if one.number == call.number:
+                found = check_parallel(subject_of(self.trace, program, call, chip, operands))
+                return next((f for f in found if (f.code, f.severity) == ("parallel-write-race", "error")), None)
+        return None
+
     def _search(
-        self, call: PallasCall, runner: LoweredRunner, plain: Outcome, operands: Sequence[Sequence[Any]]
+        self,
+        call: PallasCall,
+        runner: LoweredRunner,
+        plain: Outcome,
+        operands: Sequence[Sequence[Any]],
+        raced: Finding | None,
     ) -> None:
         answer = self._answer
         faults = {one.key: one for one in plain.faults}
@@ -158,6 +180,10 @@ class PallasSearch:
                 self.journal.put(self._named("seed", seed), Seen("right"))
         if found is not None:
             self._halve(call, runner, plain, *found)
+        if raced is not None:
+            self._tell_race(call, raced)
+            # In an order in which the read comes before the write: the race says so.
+            faults = {key: one for key, one in faults.items() if one.code not in _UNORDERED}
         for fault in faults.values():
             where = f" ({fault.place.file}:{fault.place.line})" if fault.place is not None else ""
             answer.evidence.append(f"{call.name}: {fault.code}: {fault.message}{where}")
@@ -167,6 +193,22 @@ class PallasSearch:
                 self._accuse(call, answer.verdict, f"{fault.code}: {fault.message}", None, fault.place)
         if not answer.culprits and plain.finished:
             self._lower(call, runner, plain)
+
+    def _tell_race(self, call: PallasCall, raced: Finding) -> None:
+        """Accuse the write that steps share, with the choice that flips the result where one was found."""
+        answer = self._answer
+        at = raced.file, raced.line
+        if answer.culprits:
+            (one,) = answer.culprits
+            answer.culprits = [replace(one, file=at[0], line=at[1], sentence=f"{raced.message}; {one.sentence}")]
+        else:
+            self._accuse(call, "not-deterministic", raced.message, None, None)
+            answer.culprits = [replace(one, file=at[0], line=at[1]) for one in answer.culprits]
+            answer.evidence.append(f"{call.name}: none of the orders that were tried changes the result on these values")
+        answer.evidence.append(f"{call.name}: {raced.code}: {raced.message} ({raced.file}:{raced.line})")
+        answer.evidence += [f"{said} ({place.file}:{place.line})" for place, said in raced.related]
+        if raced.fix:
+            answer.cures.append(raced.fix)
 
     def _lower(self, call: PallasCall, runner: LoweredRunner, plain: Outcome) -> None:
         """The first choice of the kernel's lowering that flips the result, where the hardware's do not."""
@@ -220,14 +262,11 @@ class PallasSearch:
 
     def _plain_is_right(self, call: PallasCall, plain: Outcome, operands: Sequence[Sequence[Any]]) -> bool:
         """Whether the plain run computes what the plain arithmetic of the kernel computes."""
-        if len(operands) > 1:
-            return True
         try:
-            reference = generic.run_call(call, operands[0])
+            if _like_arithmetic(call, plain, operands):
+                return True
         except (*FAILURES, UnsupportedError) as error:
             self._answer.evidence.append(f"{call.name}: there is no reference: {error}")
-            return True
-        if same_outputs([reference], plain.outputs):
             return True
         place = plain.faults[0].place if plain.faults else call.at
         said = "the memory of the backend gives another result than the arithmetic alone, whatever the choices"
@@ -271,11 +310,13 @@ class PallasSearch:
             said += f" ({decision.place.file}:{decision.place.line})"
         if parted is not None:
             said += f"; the runs part at: {parted.kind} {parted.detail}"
+            said += f" ({parted.place.file}:{parted.place.line})" if parted.place is not None else ""
         self._accuse(call, "not-deterministic", said, found.position, place, rule=decision.label)
         answer.evidence.append(
             f"{call.name}: with seed {seed} the result is not that of the plain order; the same seed gives the same run"
         )
-        answer.cures.append(f"the first {found.position - 1} choices of seed {seed}, then plain ones")
+        before = found.position - 1
+        answer.cures.append(f"the first {before} choices of seed {seed}, then plain ones" if before else "plain choices")
 
     def _accuse(
         self, call: PallasCall, verdict: Any, sentence: str, fuel: int | None, place: Span | None, rule: str = ""
@@ -311,6 +352,19 @@ class PallasSearch:
         self._steps.append(step)
         if self.watch is not None:
             self.watch(step)
+
+
+def _like_arithmetic(call: PallasCall, plain: Outcome, operands: Sequence[Sequence[Any]]) -> bool:
+    """Whether a run gives what the arithmetic of the kernel gives. Raises what the generic interpreter raises."""
+    return len(operands) > 1 or same_outputs([generic.run_call(call, operands[0])], plain.outputs)
+
+
+def _may_be_right(call: PallasCall, plain: Outcome, operands: Sequence[Sequence[Any]]) -> bool:
+    """Whether the arithmetic of the kernel gives the same, as far as it can be had."""
+    try:
+        return _like_arithmetic(call, plain, operands)
+    except (*FAILURES, UnsupportedError):
+        return True
 
 
 def _bytes(array: Array) -> bytes:

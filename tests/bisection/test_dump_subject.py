@@ -215,6 +215,8 @@ def test_a_copy_among_others_in_new_fusions_is_told_from_them(tmp_path: Path) ->
     (tmp_path / "module_0001.m.0001.fusion.after_fusion.before_dce.txt").write_text(TWICE_FUSED)
     _, answer = bisect(tmp_path)
     assert [(one["stage"], one["instruction"]) for one in answer["culprits"]] == [(1, "pad.0")], answer
+    said = answer["culprits"][0]["sentence"]  # in the words of the two files
+    assert said.startswith("%pad.0 is pad(%x, %y), padding=2_0 where %p was pad(%a, %z), padding=1_1;")
 
 
 RAISED = """HloModule m

@@ -182,8 +182,9 @@ class PallasSearch:
             self._halve(call, runner, plain, *found)
         if raced is not None:
             self._tell_race(call, raced)
-            # In an order in which the read comes before the write: the race says so.
-            faults = {key: one for key, one in faults.items() if one.code not in _UNORDERED}
+            # Where in another order a read comes before its write, the race says so.
+            plainly = {one.key for one in plain.faults if one.code != "race"}
+            faults = {key: one for key, one in faults.items() if key in plainly or one.code not in _UNORDERED}
         for fault in faults.values():
             where = f" ({fault.place.file}:{fault.place.line})" if fault.place is not None else ""
             answer.evidence.append(f"{call.name}: {fault.code}: {fault.message}{where}")

@@ -44,7 +44,7 @@ from hloscope.lsp.features.completion import without_snippets
 from hloscope.lsp.features.diagnostics import checks
 from hloscope.lsp.features.dump_findings import from_dump
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature, WorkspaceFeature
-from hloscope.lsp.features.stages import local_path
+from hloscope.lsp.features.stages import local_path, nowhere
 from hloscope.lsp.features.table import COMMANDS, ITEM_FEATURES, LARGE, WORKSPACE_FEATURES, features_of_a_client
 from hloscope.lsp.positions import Encoding, TextLines
 from hloscope.lsp.protocol import HloProtocol, Prompt
@@ -237,7 +237,10 @@ class HloServer(LanguageServer):
 
         async def run(uri: str = "", instruction: str = "", _line: int = 0, *_: object) -> Any:
             where = await asyncio.wrap_future(self._answers.submit(lambda: COMMANDS[name](str(uri), str(instruction))))
-            if where is not None:
+            if where is None:
+                said = nowhere(name, str(uri), str(instruction))
+                self.window_show_message(types.ShowMessageParams(types.MessageType.Info, said))
+            else:
                 window = self.client_capabilities.window
                 if window is not None and window.show_document is not None and window.show_document.support:
                     self.window_show_document(

@@ -55,16 +55,32 @@ def _array(index: ModuleIndex, i: int) -> Shape | None:
 
 
 def _dead(index: ModuleIndex) -> Found:
+    """What nothing uses, and what only that uses."""
+    dead: dict[int, bool] = {}
+    waiting: list[int] = []
     for computation in index.computations:
-        for i in range(computation.begin, computation.end):
-            if i == computation.root or index.users(i):
-                continue
-            known = OPCODES.get(index.opcode(i))
-            if known is None or known.side_effect or known.name in ("parameter", "custom-call", "call", "while"):
-                continue
-            if "control-predecessors" in index.attributes_text(i) or known.collective or known.asynchronous:
-                continue
-            yield i, f"nothing uses %{index.name(i)}", ()
+        waiting += [i for i in range(computation.begin, computation.end) if not index.users(i)]
+    while waiting:
+        i = waiting.pop()
+        if i in dead or not _can_go(index, i):
+            continue
+        users = index.users(i)
+        if any(user not in dead for user in users):
+            continue
+        dead[i] = bool(users)
+        waiting += (one for one in dict.fromkeys(index.operands(i)) if one >= 0)
+    for i in sorted(dead):
+        name = f"%{index.name(i)}"
+        yield i, f"only what nothing uses reads {name}" if dead[i] else f"nothing uses {name}", ()
+
+
+def _can_go(index: ModuleIndex, i: int) -> bool:
+    known = OPCODES.get(index.opcode(i))
+    if known is None or known.side_effect or known.name in ("parameter", "custom-call", "call", "while"):
+        return False
+    if known.collective or known.asynchronous or i == index.computation(index.computation_of(i)).root:
+        return False
+    return "control-predecessors" not in index.attributes_text(i)
 
 
 def _copies(index: ModuleIndex) -> Found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,15 +131,16 @@ def _extract(reading: Reading, number: int) -> Iterator[types.CodeAction]:
         command = types.Command(title, "hloscope.extract", arguments=[reading.uri, one.name])
         yield types.CodeAction(title, kind=types.CodeActionKind.RefactorExtract, command=command)
         return
-    stem = os.path.basename(path).removesuffix(".txt").removesuffix(".hlo")
-    uri = Path(os.path.join(os.path.dirname(path), f"{stem}.{one.name}.hlo")).as_uri()
+    stem = path.removesuffix(".txt").removesuffix(".hlo")
+    numbered = (f"{stem}.{one.name}{f'.{n}' if n else ''}.hlo" for n in itertools.count())
+    uri = Path(next(file for file in numbered if not os.path.lexists(file))).as_uri()
     start = types.Range(types.Position(0, 0), types.Position(0, 0))
     yield types.CodeAction(
         title,
         kind=types.CodeActionKind.RefactorExtract,
         edit=types.WorkspaceEdit(
             document_changes=[
-                types.CreateFile(uri, options=types.CreateFileOptions(ignore_if_exists=True)),
+                types.CreateFile(uri, options=types.CreateFileOptions(overwrite=False, ignore_if_exists=False)),
                 types.TextDocumentEdit(
                     types.OptionalVersionedTextDocumentIdentifier(uri), [types.TextEdit(start, text)]
                 ),

@@ -1,4 +1,7 @@
-"""Formatting: the text as our printer writes it in the form of XLA's dumps; a text with errors is left alone."""
+"""Formatting: the text as our printer writes it in the form of XLA's dumps; a text with errors is left alone.
+
+A text with comments, which the printer does not have, is formatted instruction by instruction.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from hloscope.lsp.features.feature import FULL_INSTRUCTIONS, Feature
 
 _STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.S)
 _COMMENT = re.compile(r"/\*|//")
+_INDEX = re.compile(r"/\*index=\d+\*/")
+"""What XLA puts between the parts of a long tuple, and the printer too."""
 _MANY = re.compile(r"\s+")
 
 
@@ -27,6 +32,8 @@ def formatting(reading: Reading, params: types.DocumentFormattingParams) -> list
     errors = [one for one in found if one.severity == "error"]
     if module is None or errors:
         raise UsageError("the text has errors: it is left as it is" if errors else "there is no module to format")
+    if _COMMENT.search(_INDEX.sub("", _STRINGS.sub('""', reading.text))):
+        return _instructions(reading, 0, len(reading.text))
     text = print_module(module)
     if text == reading.text:
         return []
@@ -39,8 +46,11 @@ def ranged(reading: Reading, params: types.DocumentRangeFormattingParams) -> lis
     Left alone are those with faults or comments, and where several share a line. Words are not changed: what the text
     leaves out (operand shapes, percent signs) stays left out.
     """
+    return _instructions(reading, reading.offset(params.range.start), reading.offset(params.range.end))
+
+
+def _instructions(reading: Reading, start: int, end: int) -> list[types.TextEdit]:
     index = reading.index
-    start, end = reading.offset(params.range.start), reading.offset(params.range.end)
     edits: list[types.TextEdit] = []
     first, last = (int(index.columns.starts.searchsorted(one)) for one in (start, end))
     for i in range(max(0, first - 1), last):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from dataclasses import dataclass
@@ -264,19 +265,54 @@ def _location(file: str, line: int) -> types.Location:
 
 def fusion_of(uri: str, name: str) -> types.Location | None:
     """The fusion of the last stage that the instruction ended up in: what calls the computation that holds it, or the
-    instruction itself where that is the fusion. None where the last stage does not have it."""
-    place = dump_of(uri)
-    file = place.files[-1][0] if place is not None and place.files else local_path(uri)
-    if file is None:
+    instruction itself where that is the fusion. None where the last stage does not have it in one.
+
+    Where the last stage has none of that name, the one with its opcode and op_name is meant, if that is in one fusion.
+    """
+    place, path = dump_of(uri), local_path(uri)
+    file = place.files[-1][0] if place is not None and place.files else path
+    if file is None or path is None:
         return None
     try:
-        with open(file, encoding="utf-8", errors="replace", newline="") as opened:
-            index = ModuleIndex.from_text(opened.read())
+        index = _read_index(file)
+        i = index.find(name)
+        found = {_fusion(index, i)} if i is not None else {_fusion(index, k) for k in _alike(index, path, name)}
     except OSError:
         return None
-    i = index.find(name)
-    if i is None:
-        return None
+    fusion = found.pop() if len(found) == 1 else None
+    return None if fusion is None else _location(file, index.line(fusion))
+
+
+def _fusion(index: ModuleIndex, i: int) -> int | None:
     callers = index.callers(index.computation_of(i))
-    found = next((one for one in callers if index.opcode(one) == "fusion"), i if index.opcode(i) == "fusion" else None)
-    return None if found is None else _location(file, index.line(found))
+    return next((one for one in callers if index.opcode(one) == "fusion"), i if index.opcode(i) == "fusion" else None)
+
+
+def _alike(index: ModuleIndex, path: str, name: str) -> list[int]:
+    """Instructions with the opcode and the op_name of one in another file."""
+    here = _read_index(path)
+    i = here.find(name)
+    op_name = None if i is None else here.op_name(i)
+    if i is None or not op_name:
+        return []
+    opcode = here.opcode(i)
+    found = index.search(f"^{re.escape(op_name)}$", "op_name")
+    return [one for one in found if index.opcode(one) == opcode]
+
+
+def _read_index(file: str) -> ModuleIndex:
+    with open(file, encoding="utf-8", errors="replace", newline="") as opened:
+        return ModuleIndex.from_text(opened.read())
+
+
+def nowhere(command: str, uri: str, name: str) -> str:
+    """Why a jump shows nothing, in one line."""
+    place = dump_of(uri)
+    what = f"%{name}" if name else "text"
+    if command == "hloscope.openFusion":
+        where = "the last stage" if place is not None else "the text"
+        return f"{what} is in no fusion of {where}" if name else "put the cursor on an instruction"
+    if place is None:
+        return f"{os.path.basename(local_path(uri) or uri)} is no stage of a dump"
+    when = "earlier" if command in ("hloscope.previousStage", "hloscope.firstStage") else "later"
+    return f"no {when} stage has {what}"

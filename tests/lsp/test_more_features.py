@@ -177,6 +177,13 @@ def test_formatting_gives_the_printer_s_text_and_leaves_errors_alone(advised: An
     (edit,) = advised.request("textDocument/formatting", {"textDocument": document(uri), "options": options})
     assert "  %zero = f32[] constant(0)\n" in edit["newText"]
     assert load_module(edit["newText"]).instruction_count == load_module(TEXT).instruction_count
+    remarked = "file:///remarked.hlo"
+    text = TEXT.replace("  %zero = f32[] constant(0)", "  // kept\n       %zero=f32[]   constant(0) // too")
+    advised.open(remarked, text)
+    edits = advised.request("textDocument/formatting", {"textDocument": document(remarked), "options": options})
+    changed = [(one["range"]["start"], one["newText"]) for one in edits]
+    line = next(k for k, one in enumerate(text.split("\n")) if "// too" in one)
+    assert changed == [({"line": line, "character": 0}, "  %zero = f32[] constant(0)")]
     broken = "file:///broken.hlo"
     advised.open(broken, TEXT.replace("negate(%x)", "negate(%x"))
     with pytest.raises(Exception, match="errors"):
@@ -197,10 +204,25 @@ def test_dead_code_is_removed_and_a_computation_extracted(advised: Any, tmp_path
     found = actions(advised, URI, line_of("ROOT %r"), 8)
     (edit,) = found["Remove 1 instruction that nothing uses"]["edit"]["changes"][URI]
     assert (edit["range"]["start"]["line"], edit["newText"]) == (line_of("%dead"), "")
+    longer = "file:///longer.hlo"
+    last = next(one for one in LINES if "%dead = " in one)
+    advised.open(longer, TEXT.replace(last, f"{last}\n  %deader = f32[64,64] abs(%dead)"))
+    (both,) = (one for title, one in actions(advised, longer, 0, 0).items() if title.startswith("Remove 2 "))
+    assert [one["range"]["start"]["line"] for one in both["edit"]["changes"][longer]] == [
+        line_of("%dead"), line_of("%dead") + 1,
+    ]  # fmt: skip
     changes = found["Extract %sum to a module of its own"]["edit"]["documentChanges"]
     assert changes[0]["uri"].endswith("more.sum.hlo")
     module = load_module(changes[1]["edits"][0]["newText"])
     assert (module.entry.name, module.instruction_count) == ("sum", 3)
+    # A file that is there is somebody's.
+    mine = tmp_path / "mine.hlo"
+    advised.open(mine.as_uri(), TEXT)
+    (tmp_path / "mine.sum.hlo").write_text("old")
+    found = actions(advised, mine.as_uri(), line_of("ROOT %r"), 8)
+    changes = found["Extract %sum to a module of its own"]["edit"]["documentChanges"]
+    assert changes[0]["uri"] == (tmp_path / "mine.sum.1.hlo").as_uri()
+    assert changes[0]["options"] == {"overwrite": False, "ignoreIfExists": False}
 
 
 def test_the_same_instruction_is_found_in_other_stages(advised: Any, tmp_path: Path) -> None:
@@ -225,6 +247,9 @@ def test_the_same_instruction_is_found_in_other_stages(advised: Any, tmp_path: P
     assert go("nextStage", "back") == (files[2], line_of("%back = "))
     assert go("nextStage", "dead") == (files[3], line_of("%dead = "))
     assert go("previousStage", "back") is None
+    assert advised.wait_for("window/showMessage")["message"] == "no earlier stage has %back"
+    assert go("openFusion", "back") is None
+    assert advised.wait_for("window/showMessage")["message"] == "%back is in no fusion of the last stage"
     assert go("firstStage", "turned") == (files[0], line_of("%turned = "))
     assert go("lastStage", "back") == (files[3], line_of("%back = "))
     assert go("nextStage", "") == (files[2], 0)

@@ -205,7 +205,9 @@ class PallasSearch:
         else:
             self._accuse(call, "not-deterministic", raced.message, None, None)
             answer.culprits = [replace(one, file=at[0], line=at[1]) for one in answer.culprits]
-            answer.evidence.append(f"{call.name}: none of the orders that were tried changes the result on these values")
+            answer.evidence.append(
+                f"{call.name}: none of the orders that were tried changes the result on these values"
+            )
         answer.evidence.append(f"{call.name}: {raced.code}: {raced.message} ({raced.file}:{raced.line})")
         answer.evidence += [f"{said} ({place.file}:{place.line})" for place, said in raced.related]
         if raced.fix:
@@ -317,7 +319,9 @@ class PallasSearch:
             f"{call.name}: with seed {seed} the result is not that of the plain order; the same seed gives the same run"
         )
         before = found.position - 1
-        answer.cures.append(f"the first {before} choices of seed {seed}, then plain ones" if before else "plain choices")
+        answer.cures.append(
+            f"the first {before} choices of seed {seed}, then plain ones" if before else "plain choices"
+        )
 
     def _accuse(
         self, call: PallasCall, verdict: Any, sentence: str, fuel: int | None, place: Span | None, rule: str = ""

@@ -54,9 +54,11 @@ def command(
     StableHLO, too) and reads its dump. For h100 and v5e no device is needed, nor for FILE, which describes a GPU: a
     GpuTargetConfigProto as text (XLA's *.txtpb, or what a dump on that GPU has as *.gpu_target_config.pbtxt).
     """
+    from hloscope.core.xla.place import require_place
     from hloscope.core.xla.targets import find_target
 
     refuse_existing(output, force)
+    require_place(output, force=force)
     device = find_target(target)
     if engine == "xla":
         if fuel or plugin:

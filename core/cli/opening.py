@@ -38,9 +38,16 @@ def say_notes(notes: Sequence[str]) -> None:
 
 
 def refuse_existing(output: str, force: bool) -> None:
-    """Raises UsageError where a file would be overwritten without ``--force``."""
-    if not force and os.path.lexists(output):
+    """Raises UsageError where a file would be overwritten without ``--force``, or could not be made where it should be:
+    asked before the work whose result it is to hold."""
+    there = os.path.lexists(output)
+    if not force and there:
         raise UsageError("exists already", path=output, hint="--force replaces it")
+    folder = os.path.dirname(os.path.abspath(output))
+    if not os.path.isdir(folder):
+        raise UsageError("cannot be created: its folder does not exist", path=output)
+    if not there and not os.access(folder, os.W_OK):
+        raise UsageError("cannot be created: its folder cannot be written", path=output)
 
 
 def same_module(run: Run, other: str) -> str | None:

@@ -24,15 +24,19 @@ from hloscope.core.dumps.directory import open_dump
 from hloscope.core.dumps.filenames import CAPTURE_FILE, PASS_LOG_FILE
 from hloscope.core.dumps.importer import ImportReport, Progress, import_dump
 from hloscope.core.dumps.passlog import is_log_line
-from hloscope.core.errors import DumpError, LedgerError, UsageError
+from hloscope.core.errors import DumpError, HloscopeError, UsageError
 from hloscope.core.xla.compile import CompileResult, compile_function, compile_stablehlo
 from hloscope.core.xla.flags import capture_environment, dump_flags, supported_flags, user_dump_folder
 from hloscope.core.xla.notes import write_capture_note
+from hloscope.core.xla.place import require_place
 from hloscope.core.xla.protos import proto_reader
-from hloscope.core.xla.scratch import scratch_folder
+from hloscope.core.xla.scratch import keep_folder, scratch_folder
 from hloscope.core.xla.targets import package_version
 
 _LOG_START = re.compile(rb"^[VIWEF][0-9]{4} ")
+_NOT_IN_RE2 = re.compile(r"\A(?:\\\\|\\[^1-9\\]|[^\\])*?(?P<form>\(\?(?:<?[=!]|>|\(|P=|#)|\\[1-9])")
+_ONLY_IN_RE2 = re.compile(r"\\[pP](?:\{[^}]*\}|[A-Za-z])|\\[zCQE]|\(\?-?[imsU]+(?:-[imsU]+)?\)|\[\[:\^?[a-z]+:\]")
+"""What Python's own reader of patterns does not know, or not in this place."""
 _INFO_LINE = re.compile(rb"^[IV][0-9]{4} [0-9:.]+\s+[0-9]+ [\w./-]+:[0-9]+\] ")
 
 
@@ -64,12 +68,14 @@ def capture_command(
 
     The dump goes to a temporary folder, or to ``keep_dump``, which must be new or empty. ``stderr`` takes the program's
     standard error (by default this process's). Raises ``UsageError`` where the command cannot be started or the folder
-    is not empty, ``LedgerError`` where the ledger exists (without ``force``), before the program runs.
+    is not empty, or ``pass_re`` is no regular expression, ``LedgerError`` where the ledger exists (without ``force``)
+    or cannot be created, before the program runs. Where the import fails later the dump is kept, and the error says
+    where.
     """
     if not argv:
         raise UsageError("no command to run", hint="hloscope capture -o RUN.ledger -- python train.py")
-    if os.path.exists(ledger_path) and not force:
-        raise LedgerError("exists already", path=os.fspath(ledger_path), hint="--force overwrites it")
+    require_place(ledger_path, force=force)
+    _require_pattern(pass_re)
     program = shutil.which(argv[0])
     if program is None:
         raise UsageError(f"{argv[0]}: no such command")
@@ -92,7 +98,8 @@ def capture_command(
                 flags=env["XLA_FLAGS"],
                 exit_code=str(exit_code),
             )
-        report = _import(folder, ledger_path, force, progress, shlex.join(argv))
+        with _dump_kept(folder, ledger_path, given=keep_dump is not None):
+            report = _import(folder, ledger_path, force, progress, shlex.join(argv))
         if report is None:
             notes.append(_OVERWRITTEN if _compiled_something(log_path) else "the program compiled nothing with XLA")
         kept = folder if keep_dump is not None else None
@@ -103,6 +110,30 @@ _OVERWRITTEN = (
     "XLA compiled something and dumped nothing: the program sets XLA_FLAGS itself; let it append to what is there "
     "(os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --…')"
 )
+
+
+def _require_pattern(pass_re: str) -> None:
+    """Raises UsageError for a pattern that XLA could not read: it would say so in the program's output, and dump no
+    pass. XLA reads patterns with RE2, which has no lookaround and no back references."""
+    beyond = _NOT_IN_RE2.match(pass_re)
+    if beyond is not None:
+        raise UsageError(f"--pass-re {pass_re!r}: XLA's patterns (RE2) have no {beyond['form']}")
+    try:
+        re.compile(_ONLY_IN_RE2.sub("x", pass_re))
+    except re.error as error:
+        raise UsageError(f"--pass-re {pass_re!r} is no regular expression: {error}") from None
+
+
+@contextmanager
+def _dump_kept(folder: str, ledger_path: str | os.PathLike[str], *, given: bool) -> Generator[None]:
+    """An import that fails does not cost the run that was captured: its dump stays, and the error names it."""
+    try:
+        yield
+    except HloscopeError as error:
+        kept = folder if given else keep_folder(folder)
+        command = shlex.join(["hloscope", "import", kept, "-o", os.fspath(ledger_path)])
+        error.hint = "; ".join(part for part in (error.hint, f"the dump is kept: {command}") if part)
+        raise
 
 
 def _compiled_something(log_path: str) -> bool:
@@ -175,20 +206,22 @@ def _compiled(
     source: str,
     module: str | None = None,
 ) -> tuple[CompileResult, ImportReport]:
+    require_place(ledger_path, force=force)
     with _dump_folder(keep_dump) as (folder, _):
         result = compile_to(folder)
         # Importing the file may compile small things of its own: only the function is wanted, if it is found by name.
         if module is not None and not _has_module(folder, module):
             module = None
-        report = import_dump(
-            folder,
-            ledger_path,
-            module=module,
-            force=force,
-            kind="capture",
-            proto_reader=proto_reader,
-            progress=progress,
-        )
+        with _dump_kept(folder, ledger_path, given=keep_dump is not None):
+            report = import_dump(
+                folder,
+                ledger_path,
+                module=module,
+                force=force,
+                kind="capture",
+                proto_reader=proto_reader,
+                progress=progress,
+            )
         return result, report
 
 

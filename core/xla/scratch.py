@@ -19,6 +19,7 @@ except ImportError:  # no such locks: nothing is swept
     fcntl = None
 
 _PREFIX = "hloscope-dump."
+_KEPT = "hloscope-kept-dump."
 _GRACE_SECONDS = 60.0
 """A folder younger than this may not be locked yet."""
 
@@ -35,6 +36,13 @@ def scratch_folder() -> Generator[tuple[str, tuple[int, ...]]]:
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
             os.close(lock)
+
+
+def keep_folder(folder: str) -> str:
+    """Moves a scratch folder to a name under which nothing removes it, and returns that."""
+    kept = tempfile.mkdtemp(prefix=_KEPT)
+    os.replace(folder, kept)  # onto an empty folder
+    return kept
 
 
 def sweep() -> int:

@@ -82,7 +82,35 @@ def test_faults_are_found_before_the_program_runs(tmp_path: Path) -> None:
     ledger.write_bytes(b"something")
     with pytest.raises(LedgerError):
         capture_command(command, ledger)
+    with pytest.raises(LedgerError, match="cannot create the ledger: No such file or directory"):
+        capture_command(command, tmp_path / "nowhere" / "a.ledger")
+    with pytest.raises(LedgerError, match="cannot create the ledger: Not a directory"):
+        capture_command(command, ledger / "a.ledger", force=True)
+    with pytest.raises(LedgerError, match="is a directory"):
+        capture_command(command, full, force=True)
+    with pytest.raises(UsageError, match=r"--pass-re '\(' is no regular expression"):
+        capture_command(command, tmp_path / "a.ledger", pass_re="(")
+    with pytest.raises(LedgerError, match="No such file or directory"):
+        capture_function("no.py:f", tmp_path / "nowhere" / "a.ledger")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["full", "there.ledger"]
     assert ledger.read_bytes() == b"something" and not touched.exists()
+
+
+def test_the_dump_is_kept_where_its_import_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run of hours wrote is not thrown away because the ledger's folder went away meanwhile."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    place = tmp_path / "place"
+    place.mkdir()
+    script = f"f=${{XLA_FLAGS#*--xla_dump_to=}}; f=${{f%% *}}; rmdir {place}"
+    script += "; echo 'HloModule f' > $f/module_0000.f.before_optimizations.txt"
+    with pytest.raises(LedgerError, match="cannot create the ledger: .*the dump is kept: hloscope import") as caught:
+        capture_command(["sh", "-c", script], place / "a.ledger", stderr=io.BytesIO())
+    (kept,) = tmp_path.glob("hloscope-kept-*")
+    assert f"hloscope import {kept} -o {place / 'a.ledger'}" in str(caught.value)
+    with open_dump(kept) as dump:
+        assert [module.name for module in dump.modules] == ["f"]
+    assert not list(tmp_path.glob("hloscope-dump*"))
 
 
 def test_a_function_is_captured_without_running_it(

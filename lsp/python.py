@@ -17,7 +17,7 @@ from hloscope.lsp.positions import Encoding, TextLines
 if TYPE_CHECKING:
     from hloscope.core.pallas.checks.finding import Finding
     from hloscope.core.pallas.report import CallReport
-    from hloscope.core.views.pallas_source import BlockFacts, PallasFacts
+    from hloscope.core.views.pallas_source import BlockFacts, PallasFacts, Place, ScratchFacts
 
 _MENTIONS = re.compile(r"\bpallas")
 MOST_CHARACTERS = 2_000_000
@@ -81,25 +81,32 @@ def _point(lines: TextLines, line: int, column: int, encoding: Encoding) -> type
     return _range(lines, at, at, encoding)
 
 
-def hover(uri: str, lines: TextLines, position: types.Position) -> types.Hover | None:
-    """On a ``BlockSpec``: its operand, block and index map; elsewhere within a ``pallas_call``: all of the call."""
+def hover(uri: str, lines: TextLines, position: types.Position, encoding: Encoding) -> types.Hover | None:
+    """On a ``BlockSpec`` or a scratch shape: that one; elsewhere within a ``pallas_call`` or its ``grid_spec``: all of
+    the call."""
     del uri
     if len(lines.text) > MOST_CHARACTERS or _MENTIONS.search(lines.text) is None:
         return None
     from hloscope.core.views.pallas_source import pallas_facts
 
-    line = position.line + 1
-    calls = pallas_facts(lines.text)
-    specs = [(call, one) for call in calls for one in call.specs_at(line)]
-    if specs:
-        text = "\n".join(f"- {call.name}, {_block(one)}" for call, one in specs)
-    else:
-        around = [call for call in calls if call.span[0] <= line <= call.span[1]]
-        if not around:
-            return None
-        # The innermost, where one stands in another.
-        text = _markdown(min(around, key=lambda call: call.span[1] - call.span[0]))
-    return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text))
+    offset = lines.offset(position.line, position.character, encoding)
+    line, column = (one + 1 for one in lines.position(offset, Encoding.UTF32))
+    said: list[tuple[Place, str]] = []
+    for call in pallas_facts(lines.text):
+        said += [(one.place, f"- {call.name}, {_block(one)}") for one in call.blocks]
+        said += [(one.place, f"- {call.name}, {_scratch(one)}") for one in call.scratch]
+        said += [(place, _markdown(call)) for place in (call.grid_spec, call.place) if place is not None]
+    here = [(place, text) for place, text in said if place.has(line, column)]
+    if not here:
+        return None
+    # The innermost; what several calls share is told of each.
+    inner = here[0][0]
+    for place, _ in here:
+        inner = place if place.within(inner) else inner
+    text = "\n".join(dict.fromkeys(text for place, text in here if place == inner))
+    start, end = _offset(lines, inner.line, inner.column), _offset(lines, inner.end_line, inner.end_column)
+    content = types.MarkupContent(types.MarkupKind.Markdown, text)
+    return types.Hover(content, _range(lines, start, end, encoding))
 
 
 def _scanned(uri: str, text: str, target: str | None) -> tuple[list[CallReport], list[Finding]]:
@@ -121,15 +128,17 @@ def _markdown(call: PallasFacts) -> str:
     semantics = f" · {', '.join(call.semantics)}" if call.semantics else ""
     lines = [f"**pallas_call** of `{call.name}`", "", f"grid {grid or '()'}{steps}{semantics}", ""]
     lines += [f"- {_block(one)}" for one in call.blocks]
-    for one in call.scratch:
-        size = f", {one.bytes:,} bytes" if one.bytes else ""
-        lines.append(f"- scratch `{one.text}`{size}")
+    lines += [f"- {_scratch(one)}" for one in call.scratch]
     total, unknown = call.total
     if call.memory is not None and (total or unknown):
         what = {"vector": "a TPU's vector memory (tiles padded, two of each block)", "shared": "shared memory"}
         least = "at least " if unknown else ""
         lines += ["", f"{least}{total:,} bytes of {what[call.memory]}"]
     return "\n".join(lines)
+
+
+def _scratch(one: ScratchFacts) -> str:
+    return f"scratch `{one.text}`" + (f", {one.bytes:,} bytes" if one.bytes else "")
 
 
 def _block(one: BlockFacts) -> str:

@@ -218,7 +218,8 @@ class HloServer(LanguageServer):
         return items is not None and bool(items.snippet_support)
 
     async def _python_hover(self, uri: str, lines: TextLines, position: types.Position) -> Any:
-        return await self._work(lambda: python.hover(uri, lines, position))
+        encoding = self.documents.encoding
+        return await self._work(lambda: python.hover(uri, lines, position, encoding))
 
     def execute(self, command: str, arguments: tuple[Any, ...]) -> asyncio.Task[Any]:
         """Run a command of this server; its task is cancelled with the request."""

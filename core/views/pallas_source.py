@@ -17,6 +17,7 @@ from hloscope.core.pallas.checks.budgets import tiled_bytes
 from hloscope.core.pallas.jaxpr import itemsize_bits
 from hloscope.core.pallas.python_reader import read_python
 from hloscope.core.pallas.static_sites import Scope, Site, Spec, array_made, find_sites
+from hloscope.core.pallas.static_source import Columns
 
 T = TypeVar("T")
 _SCRATCH = frozenset({"VMEM", "SMEM", "ANY", "HBM", "MemorySpace", "SemaphoreType", "GMEM", "TMEM", "Barrier"})
@@ -25,12 +26,35 @@ _FAST = {"vector": ("default", "vmem"), "shared": ("default", "smem"), "": ()}
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A part of the text: lines and columns are 1-based, columns in characters, the end is not part of it."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def has(self, line: int, column: int) -> bool:
+        """Whether a character is in it."""
+        return (self.line, self.column) <= (line, column) < (self.end_line, self.end_column)
+
+    def within(self, other: Place) -> bool:
+        """Whether all of it is in another one."""
+        return other.has(self.line, self.column) and self.end <= other.end
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Line and column behind it."""
+        return self.end_line, self.end_column
+
+
+@dataclass(frozen=True, slots=True)
 class BlockFacts:
     """One operand's or result's ``BlockSpec``."""
 
     title: str
-    span: tuple[int, int]
-    """First and last line of the spec in the text, 1-based."""
+    place: Place
+    """Of the spec."""
     array: str | None
     """Shape and element type of the whole array; None where the text does not give the shape."""
     block: str
@@ -47,6 +71,7 @@ class BlockFacts:
 class ScratchFacts:
     """One scratch shape."""
 
+    place: Place
     text: str
     space: str
     bytes: int | None
@@ -58,8 +83,10 @@ class PallasFacts:
     """One ``pallas_call``."""
 
     name: str
-    span: tuple[int, int]
-    """First and last line of the call, 1-based."""
+    place: Place
+    """Of the call."""
+    grid_spec: Place | None
+    """Of the call that makes its ``grid_spec``, which may stand elsewhere; None where it has none."""
     grid: tuple[int | None, ...] | None
     steps: int | None
     semantics: tuple[str, ...]
@@ -76,21 +103,22 @@ class PallasFacts:
         held += [one.held for one in self.scratch if one.space in here]
         return sum(one for one in held if one is not None), held.count(None)
 
-    def specs_at(self, line: int) -> list[BlockFacts]:
-        """The specs written on a line; none where that is all that the call has."""
-        found = [one for one in self.blocks if one.span[0] <= line <= one.span[1]]
-        return found if len(found) < len(self.blocks) or self.span[0] > line else []
-
 
 def pallas_facts(text: str) -> list[PallasFacts]:
     """Every ``pallas_call`` of a text that is Python, in order; half-typed ones as far as they go."""
     try:
-        return [_facts(site) for site in find_sites(read_python(text))]
+        columns = Columns(text)
+        return [_facts(site, columns) for site in find_sites(read_python(text))]
     except (ValueError, RecursionError):
         return []
 
 
-def _facts(site: Site) -> PallasFacts:
+def _place(node: ast.expr, columns: Columns) -> Place:
+    end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    return Place(node.lineno, columns.of(node.lineno, node.col_offset), end_line, columns.of(end_line, end))
+
+
+def _facts(site: Site, columns: Columns) -> PallasFacts:
     scope = site.scope if site.scope is not None else Scope()
     known = site.grid is not None and None not in site.grid
     steps = math.prod(n for n in site.grid or () if n is not None) if known else None
@@ -100,12 +128,10 @@ def _facts(site: Site) -> PallasFacts:
         memory = None
     elif "plgpu." in source or "mosaic_gpu" in source:
         memory = "shared"
-    out = PallasFacts(
-        site.name, (site.node.lineno, site.node.end_lineno or site.node.lineno), site.grid, steps, site.semantics,
-        memory,
-    )  # fmt: skip
     given = {word.arg: word.value for word in site.node.keywords if word.arg}
     spec = _resolved(given.get("grid_spec"), scope)
+    around = _place(spec, columns) if isinstance(spec, ast.Call) else None
+    out = PallasFacts(site.name, _place(site.node, columns), around, site.grid, steps, site.semantics, memory)
     if isinstance(spec, ast.Call):
         given |= {word.arg: word.value for word in spec.keywords if word.arg and word.arg not in given}
     results = _entries(given.get("out_shape", site.node.args[1] if len(site.node.args) > 1 else None), scope)
@@ -115,22 +141,23 @@ def _facts(site: Site) -> PallasFacts:
             if kind == "output":
                 shape, array = _at(site.shapes, number), _at(results, number)
             else:
-                place = number + (site.prefetch or 0)
-                shape, array = _at(site.operands, place), _at(arrays, place)
-            out.blocks.append(_block(f"{kind} {number}", one, shape, _type_of(array, scope), memory, steps, scope))
+                behind = number + (site.prefetch or 0)
+                shape, array = _at(site.operands, behind), _at(arrays, behind)
+            place, kind_of = _place(one.node, columns), _type_of(array, scope)
+            out.blocks.append(_block(f"{kind} {number}", place, one, shape, kind_of, memory, steps))
     for one in _entries(given.get("scratch_shapes"), scope):
-        out.scratch.append(_scratch(one, memory, scope))
+        out.scratch.append(_scratch(one, _place(one, columns), memory, scope))
     return out
 
 
 def _block(
     title: str,
+    place: Place,
     spec: Spec,
     shape: tuple[int, ...] | None,
     kind: str | None,
     memory: str | None,
     steps: int | None,
-    scope: Scope,
 ) -> BlockFacts:
     dims = spec.shape if spec.shape is not None else shape
     inside = None
@@ -149,8 +176,7 @@ def _block(
     block = f"({', '.join(words)}{',' if len(words) == 1 else ''})" if spec.shape is not None else "the whole array"
     array = None if shape is None else f"{kind or '?'}[{','.join(map(str, shape))}]"
     mapped = None if spec.index_map is None else _map_text(spec.index_map)
-    end = spec.node.end_lineno or spec.node.lineno
-    return BlockFacts(title, (spec.node.lineno, end), array, block, mapped, spec.space or "default", size, held)
+    return BlockFacts(title, place, array, block, mapped, spec.space or "default", size, held)
 
 
 def _map_text(function: ast.Lambda | ast.FunctionDef) -> str:
@@ -161,21 +187,22 @@ def _map_text(function: ast.Lambda | ast.FunctionDef) -> str:
     return f"{function.name}({ast.unparse(function.args)}): {value}"
 
 
-def _scratch(node: ast.expr, memory: str | None, scope: Scope) -> ScratchFacts:
+def _scratch(node: ast.expr, place: Place, memory: str | None, scope: Scope) -> ScratchFacts:
     node = _resolved(node, scope) or node
     text = ast.unparse(node)
     if not isinstance(node, ast.Call):
-        return ScratchFacts(text, "semaphore" if "Semaphore" in text else "?", 0 if "Semaphore" in text else None, None)
+        kind, size = ("semaphore", 0) if "Semaphore" in text else ("?", None)
+        return ScratchFacts(place, text, kind, size, None)
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     if "Semaphore" in text or name == "Barrier":
-        return ScratchFacts(text, "semaphore", 0, 0)
+        return ScratchFacts(place, text, "semaphore", 0, 0)
     given = {word.arg: word.value for word in node.keywords}
     dims = _numbers(given.get("shape", node.args[0] if node.args else None), scope)
     kind = _type_name(given.get("dtype", node.args[1] if len(node.args) > 1 else None), scope)
     size = None if dims is None or kind is None else math.prod(dims) * itemsize_bits(kind) // 8
     space = name.lower() if name in _SCRATCH else "?"
     held = tiled_bytes(dims, kind) if space == "vmem" and dims is not None and kind is not None else size
-    return ScratchFacts(text, space, size, held)
+    return ScratchFacts(place, text, space, size, held)
 
 
 # -- what names stand for
@@ -243,4 +270,4 @@ def _type_name(node: ast.expr | None, scope: Scope, depth: int = 0) -> str | Non
     return name
 
 
-__all__ = ["BlockFacts", "PallasFacts", "ScratchFacts", "pallas_facts"]
+__all__ = ["BlockFacts", "PallasFacts", "Place", "ScratchFacts", "pallas_facts"]

@@ -74,6 +74,45 @@ def test_hover_on_a_spec_and_the_sum_of_a_call(shared: Any, fixtures: Path) -> N
     assert "458,752 bytes of a TPU's vector memory" in said
 
 
+ONE_LINE = """import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+def run(k, x=jnp.ones((32, 128))):
+    "😀"; return pl.pallas_call(k, grid=(4,), in_specs=[pl.BlockSpec((8, 128), f), pl.BlockSpec((16, 128), g)])(x, x)
+
+def more(k):
+    spec = pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=0, grid=(2, 3), scratch_shapes=[pltpu.VMEM((8, 128), "f4")])
+    return pl.pallas_call(k, grid_spec=spec)
+"""
+
+
+def test_hover_is_about_what_is_under_the_cursor(shared: Any) -> None:
+    client, uri = shared.client, "file:///kernels/one_line.py"
+    client.open(uri, ONE_LINE, language="python")
+    lines = ONE_LINE.split("\n")
+
+    def said(word: str) -> tuple[str, str]:
+        line = next(n for n, one in enumerate(lines) if word in one)
+        start = len(lines[line][: lines[line].index(word)].encode("utf-16-le")) // 2
+        found = client.at("hover", uri, line, start + 1)
+        first, last = found["range"]["start"], found["range"]["end"]
+        assert first["line"] == last["line"]
+        text = lines[line].encode("utf-16-le")[2 * first["character"] : 2 * last["character"]]
+        return found["contents"]["value"], text.decode("utf-16-le")
+
+    value, under = said("pallas_call(k, grid=(4,)")
+    assert "grid 4 · 4 steps" in value and "input 1" in value and under.startswith("pl.pallas_call(k, grid=(4,)")
+    value, under = said("BlockSpec((8, 128)")
+    assert value.startswith("- k, input 0: ") and "input 1" not in value and under == "pl.BlockSpec((8, 128), f)"
+    value, under = said("BlockSpec((16, 128)")
+    assert value.startswith("- k, input 1: ") and under == "pl.BlockSpec((16, 128), g)"
+    value, under = said("PrefetchScalarGridSpec")
+    assert "grid 2 × 3 · 6 steps" in value and under.startswith("pltpu.PrefetchScalarGridSpec(")
+    value, under = said("VMEM(")
+    assert value.startswith("- k, scratch ") and under == 'pltpu.VMEM((8, 128), "f4")'
+
+
 def test_python_without_pallas_has_nothing(shared: Any) -> None:
     shared.client.open("file:///plain.py", "x = 1\n", language="python")
     assert shared.client.request("textDocument/documentSymbol", {"textDocument": {"uri": "file:///plain.py"}}) is None

@@ -7,6 +7,7 @@ else, even where inputs or rounding hide it. Control edges and layouts never sho
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from hloscope.bisect.safety import Unsafe, layout_faults, lost_orders
@@ -59,11 +60,31 @@ def rewritten(before: HloModule, after: HloModule) -> list[Unsafe]:
                 continue
             for key in MEANING:
                 was, now = old.raw_attrs.get(key), one.raw_attrs.get(key)
-                if was != now and was is not None and now is not None:
+                if was is not None and now is not None and _plain(key, was, one) != _plain(key, now, one):
                     said = f"%{one.name} = {one.opcode} has {key}={now} where it had {was}"
                     found.append(Unsafe("value", one.name, said))
                     break
     return found
+
+
+def _plain(key: str, text: str, one: HloInstruction) -> object:
+    """An attribute without what makes no difference: padding inside one element, strides that end before a step."""
+    if key == "padding" and one.opcode == "pad":
+        sides = [[int(number) for number in side.split("_")] for side in text.split("x")]
+        sizes = one.operand(0).shape.dimensions
+        return [
+            side[:2] if side[2:] == [0] or size <= 1 else side for side, size in zip(sides, sizes, strict=True)
+        ]
+    if key == "slice":
+        found: list[tuple[int, ...]] = []
+        for start, limit, stride in _BOUNDS.findall(text):
+            taken = range(int(start), int(limit), int(stride or 1))
+            found.append((taken.start, len(taken), taken.step if len(taken) > 1 else 1))
+        return found
+    return text
+
+
+_BOUNDS = re.compile(r"\[(\d+):(\d+)(?::(\d+))?\]")
 
 
 def shortened(payload: object) -> str:

@@ -45,7 +45,6 @@ from hloscope.core.runtime.evaluator.values import Token
 from hloscope.core.runtime.inputs import moderate_inputs
 from hloscope.core.runtime.stage import Program, output_shardings, parameter_shardings, run_stage
 from hloscope.core.runtime.verdicts import (
-    AGREES,
     DIFFERS,
     NOT_EVALUATED,
     Reference,
@@ -311,7 +310,6 @@ class _Search:
         before = None
         rows = self._run.outline
         assigned = next((at for at, row in enumerate(rows) if row.pass_name == "layout-assignment"), len(rows))
-        moved = 0.0
         for position, number in enumerate(self._stages):
             had_layouts = number - 1 >= assigned  # the row before, whose text the stage before has
             try:
@@ -320,15 +318,11 @@ class _Search:
                 before = None
                 continue
             if before is not None and not self._asked.quick:
-                found = unseen(before, after, layouts=had_layouts, pass_name=rows[number].pass_name)
-                verdict = self._verdicts.get(number, _UNSEEN)
-                far = verdict.max_abs or 0.0
-                if verdict.status == AGREES and far > moved:
-                    found = rewritten(before, after) + found
+                found = rewritten(before, after)
+                found += unseen(before, after, layouts=had_layouts, pass_name=rows[number].pass_name)
                 if found:
                     self._accuse(position, found)
                     return
-                moved = max(moved, far)
             before = after
 
     def _accuse(self, position: int, found: Sequence[Unsafe]) -> None:
@@ -341,9 +335,11 @@ class _Search:
         if found[0].kind == "module":
             answer.evidence.append(f"stage {number} ({row.pass_name}) is no valid module, and the stage before is")
         elif found[0].kind == "value":
+            moved = self._verdicts.get(number, _UNSEEN).max_abs
+            far = "moves the results no farther than rounding could" if moved else "moves no result on these inputs"
             answer.evidence.append(
-                f"stage {number} ({row.pass_name}) moves the results no farther than rounding could, but changes what "
-                "an instruction of the same name and operands says"
+                f"stage {number} ({row.pass_name}) {far}, but changes what an instruction of the same name and "
+                "operands says"
             )
         else:
             answer.evidence.append(f"stage {number} ({row.pass_name}) is wrong in what evaluation cannot see")

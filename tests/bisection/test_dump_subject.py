@@ -219,6 +219,39 @@ def test_a_copy_among_others_in_new_fusions_is_told_from_them(tmp_path: Path) ->
     assert said.startswith("%pad.0 is pad(%x, %y), padding=2_0 where %p was pad(%a, %z), padding=1_1;")
 
 
+KEPT = """HloModule m
+
+ENTRY %main (a: f32[1,8], z: f32[]) -> f32[1,4] {
+  %a = f32[1,8] parameter(0)
+  %z = f32[] parameter(1)
+  %p = f32[2,8] pad(%a, %z), padding=0_1_1x0_0_0
+  %s = f32[1,8] slice(%p), slice={[0:1:2], [0:8:1]}
+  %t = f32[1,8] slice(%a), slice={[0:1], [0:8]}
+  %top = f32[1,8] maximum(%s, %t)
+  ROOT %r = f32[1,4] slice(%top), slice={[0:1], [0:8:2]}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "name"),
+    [
+        ("maximum(%s, %t)", "minimum(%s, %t)", "top"),
+        ("slice(%p), slice={[0:1:2], [0:8:1]}", "slice(%p), slice={[0:1], [0:8]}", ""),
+        ("padding=0_1_1x0_0_0", "padding=0_1x0_0", ""),
+    ],
+)
+def test_a_line_that_says_another_thing_is_accused_though_no_value_tells(
+    tmp_path: Path, was: str, now: str, name: str
+) -> None:
+    """Whatever the inputs, both operands are equal; another form of the same attribute is no other thing."""
+    (tmp_path / "module_0001.m.before_optimizations.txt").write_text(KEPT)
+    (tmp_path / "module_0001.m.0001.simplification.after_algsimp.before_dce.txt").write_text(KEPT.replace(was, now))
+    code, answer = bisect(tmp_path)
+    assert [one["instruction"] for one in answer["culprits"]] == ([name] if name else []), answer
+    assert (code, answer["verdict"]) == ((1, "wrong-stage") if name else (0, "no-difference"))
+
+
 RAISED = """HloModule m
 
 ENTRY %main (p: f32[6,6]) -> f32[6,6] {

@@ -8,6 +8,7 @@ instruments too. Every answer says what it proves and what it cannot.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -130,6 +131,8 @@ def analyse(
         return report
     traced = trace_file(path, function, args=args, lower=target)
     report = analyse_trace(traced, target)
+    if function is None and report.calls:
+        report.findings = ordered([*report.findings, *_untraced(report, target)])
     if interpret:
         from hloscope.core.pallas.interpret.session import interpret_trace
 
@@ -338,7 +341,7 @@ def ordered(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(unique, key=lambda one: (one.file, one.line, one.column, one.code))
 
 
-SAME_FAULT: Mapping[str, str] = {"out-of-bounds": "kernel-slice-out-of-range"}
+SAME_FAULT: Mapping[str, str] = {"out-of-bounds": "kernel-slice-out-of-range", "race": "parallel-write-race"}
 """Code of a run -> code under which the static check tells the same."""
 
 
@@ -386,6 +389,27 @@ def _other_kernels(path: str, program: Program) -> list[Finding]:
                     at.file, at.line, at.column, at.end_line, at.end_column,
                 )
             )  # fmt: skip
+    return found
+
+
+def _untraced(report: PallasReport, target: str | None) -> list[Finding]:
+    """Calls that the file has and no traced function reaches."""
+    from hloscope.core.pallas.static_source import scan_file
+
+    seen = {(os.path.realpath(one.file), one.line) for one in report.calls}
+    calls, _ = scan_file(report.path, None, target)
+    found: list[Finding] = []
+    for one in calls:
+        if one.line is None or (os.path.realpath(one.file), one.line) in seen:
+            continue
+        name = one.function or one.name
+        text = f"the pallas_call of {name} was not traced: no function with defaults that give shapes reaches it"
+        found.append(
+            Finding(
+                "unsupported", "information", text, one.file, one.line, 1, one.line, 1, call=one.name,
+                fix=f"name it and its shapes: {report.path}:{name} --trace --arg …",
+            )
+        )  # fmt: skip
     return found
 
 

@@ -20,19 +20,21 @@ def check_slices(subject: Subject) -> Iterator[Finding]:
     if subject.schedule is None or subject.facts is None or not subject.schedule.steps:
         return
     unknown: list[Span | None] = []
+    lanes: list[Span | None] = []
     told: set[object] = set()
     for access in subject.facts.accesses:
-        if access.masked:
-            continue  # a mask is there to make such an access right
         if access.ranges is None:
             continue
         key = (access.ref.key, access.place)
         if key in told:
             continue
         found = _worst(access)
+        if access.masked and found is not None:
+            lanes.append(access.place)  # right where the mask leaves those lanes out
+            continue
         if found is None:
             if any(one.start is None and one.spread is None or one.size is None for one in access.ranges):
-                unknown.append(access.place)
+                (lanes if access.masked else unknown).append(access.place)
             continue
         told.add(key)
         step, dim, start, size = found
@@ -44,6 +46,14 @@ def check_slices(subject: Subject) -> Iterator[Finding]:
             f" {access.ref.name}, which has {access.ref.aval.shape[dim]}",
             access.place,
             severity="warning" if access.steps is None else None,
+        )
+    if lanes:
+        count = f"{len(lanes)} masked accesses" if len(lanes) > 1 else "one masked access"
+        yield subject.finding(
+            "unsupported",
+            f"{count} of the kernel may reach out of range: whether the masks leave those lanes out is not checked"
+            " (--interpret checks it for one input)",
+            lanes[0],
         )
     if unknown:
         count = f"{len(unknown)} accesses" if len(unknown) > 1 else "one access"

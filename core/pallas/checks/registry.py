@@ -16,6 +16,7 @@ from hloscope.core.pallas.checks import (
     aliases,
     block_shapes,
     budgets,
+    grid_axes,
     initialisation,
     kernel_slices,
     outputs,
@@ -44,6 +45,10 @@ CODES: Mapping[str, Code] = {
     "trace-refused": Code("error", "jax refuses to trace the call"),
     "lowering-refused": Code("error", "jax's own lowering for the target refuses the kernel"),
     "empty-grid": Code("warning", "a grid bound is 0: the kernel never runs and outputs are never written"),
+    "unused-grid-axis": Code(
+        "information", "nothing depends on a dimension of the grid: the same blocks are computed again and again",
+        "leave the dimension out of the grid, or let an index map or program_id use it",
+    ),
     "index-map-out-of-range": Code(
         "error", "an index map names a block that lies past the end of the array",
         "return block numbers below the number of blocks, or shrink the grid",
@@ -124,6 +129,7 @@ CODES: Mapping[str, Code] = {
 
 CHECKS: tuple[Check, ...] = (
     windows.check_grid,
+    grid_axes.check_unused,
     windows.check_range,
     windows.check_partial,
     kernel_slices.check_slices,

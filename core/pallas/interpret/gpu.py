@@ -32,15 +32,16 @@ from hloscope.core.pallas.interpret.memory import (
     Ref,
     apply,
     clamp_range,
-    keep_range,
+    pointed,
     read,
     region,
+    resolve,
     write,
     write_masked,
 )
 from hloscope.core.pallas.interpret.order import Choices
-from hloscope.core.pallas.interpret.primitives import filled
-from hloscope.core.pallas.jaxpr import Array, Equation, Span, dtype_of
+from hloscope.core.pallas.interpret.primitives import filled, uninitialised
+from hloscope.core.pallas.jaxpr import Array, Equation, Reinterpret, Span, dtype_of
 
 PROVES = (
     "for this input: no unmasked access past the end of an array, no read of memory that nobody wrote, and no two"
@@ -184,8 +185,39 @@ class GpuMachine(Machine):
         self._outside(ref, f"elements up to {int(np.max(start)) + size} of dimension {dim} of its block", extent)
         return clamp_range(ref, dim, start, size, extent)
 
-    def masked_range(self, mask: Any) -> Callable[[Ref, int, Any, int, int], Any]:
-        return keep_range if mask is not None else self.out_of_range
+    def masked_target(
+        self, ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], mask: Any
+    ) -> tuple[Ref, Any]:
+        """Every lane has its own pointer: those that the mask switches off may point anywhere."""
+        if mask is None:
+            return resolve(ref, transforms, operands, 0, self.out_of_range), mask
+        stray = self.stray_lanes(ref, transforms, operands, mask)
+        if stray is None:
+            return resolve(ref, transforms, operands, 0, self.out_of_range), mask
+        raw, outside = stray
+        if outside.any():
+            extents = list(apply(ref.buffer.data, ref.views).shape)
+            self.faults.add(
+                Fault(
+                    "out-of-bounds",
+                    f"program {self.point}: {np.count_nonzero(outside):,} of the lanes that the mask selects lie outside of"
+                    f" {ref.buffer.name} {extents}",
+                    self.place,
+                )
+            )
+        seen = apply(ref.buffer.data, ref.views)
+        kept: list[Index | Reinterpret] = []
+        for view in raw.views[len(ref.views) :]:
+            kept.append(pointed(view, seen.shape))
+            seen = apply(seen, kept[-1:])
+        return ref.seen(kept), np.asarray(mask) & ~outside
+
+    def undefined_lanes(self, target: Ref, found: Array, mask: Array) -> Array:
+        label = f"what the lanes hold that the mask of the load of {target.buffer.name} switches off"
+        if not self.choices.vary(label, self.place):
+            return found
+        other = np.where(found == found, uninitialised(found.dtype), np.ones((), found.dtype))
+        return np.where(mask, found, other.astype(found.dtype))
 
     def _outside(self, ref: Ref, what: str, extent: int) -> None:
         self.faults.add(
@@ -259,7 +291,7 @@ class GpuMachine(Machine):
                 Fault(
                     "out-of-bounds",
                     f"program {self.point} {verb} {outside:,} elements outside of {ref.buffer.name}"
-                    f" {list(memory.shape)} without a mask",
+                    f" {list(memory.shape)} {'without a mask' if mask is None else 'that its mask selects'}",
                     self.place,
                 )
             )

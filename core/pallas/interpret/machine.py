@@ -21,7 +21,9 @@ from hloscope.core.pallas.interpret.memory import (
     Ref,
     clamp_range,
     cropped,
+    keep_as_told,
     keep_range,
+    lanes_outside,
     read,
     resolve,
     write,
@@ -323,48 +325,72 @@ class Machine:
         """A load of the elements that a mask selects; others come from ``other``."""
         yield from self.pause()
         ref, transforms, mask, other = equation.params["args_tree"]
-        target = resolve(operands[ref.index], transforms, operands, 0, self.masked_range(mask))
-        chosen = slot_value(mask, operands)
-        self.check_lanes(chosen, target)
+        given = slot_value(mask, operands)
+        target, chosen = self.masked_target(operands[ref.index], transforms, operands, given)
         shape, dtype = equation.out_avals[0].shape, dtype_of(equation.out_avals[0].dtype)
         found = self.load(target, cropped(chosen, target))
         if found.shape != shape:  # what lies past the end is nobody's
             whole = filled(shape, dtype)
             whole[tuple(slice(0, n) for n in found.shape)] = found
             found = whole
-        if chosen is not None and other is not None:
-            found = np.where(chosen, found, slot_value(other, operands))
+        if chosen is not None:
+            if other is not None:
+                found = np.where(chosen, found, slot_value(other, operands))
+            elif not np.all(given):
+                found = self.undefined_lanes(target, found, given)
         return [np.asarray(found, dtype)]
 
     def do_masked_swap(self, equation: Equation, operands: Sequence[Any]) -> Run:
         """A store of the elements that a mask selects."""
         yield from self.pause()
         ref, transforms, value, mask = equation.params["args_tree"]
-        target = resolve(operands[ref.index], transforms, operands, 0, self.masked_range(mask))
-        self.check_lanes(slot_value(mask, operands), target)
-        chosen = cropped(slot_value(mask, operands), target)
+        target, chosen = self.masked_target(operands[ref.index], transforms, operands, slot_value(mask, operands))
+        chosen = cropped(chosen, target)
         new = cropped(slot_value(value, operands), target)
         old = self.load(target, chosen) if equation.outputs[0] is not None else None
         self.store(target, new, chosen)
         return [old]
 
-    def check_lanes(self, mask: Array | None, target: Ref) -> None:
-        """Told which lanes a masked access selects, before those past the end are cut off."""
+    def masked_target(
+        self, ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], mask: Any
+    ) -> tuple[Ref, Any]:
+        """What a masked access sees, and its mask: slices out of range are cut off, as ``interpret=True`` does."""
+        return resolve(ref, transforms, operands, 0, keep_range), mask
 
-    def masked_range(self, mask: Any) -> Callable[[Ref, int, Any, int, int], Any]:
-        """How a masked access treats indices out of range: slices are cut off, as ``interpret=True`` does."""
-        del mask
-        return keep_range
+    def stray_lanes(
+        self, ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], mask: Any
+    ) -> tuple[Ref, Array] | None:
+        """An access by the indices that the kernel gave, and which lanes that the mask selects lie outside.
+
+        None where no lane does, selected or not.
+        """
+        strays = False
+
+        def note(ref: Ref, dim: int, start: Any, size: int, extent: int) -> Any:
+            nonlocal strays
+            strays = True
+            return keep_as_told(ref, dim, start, size, extent)
+
+        raw = resolve(ref, transforms, operands, 0, note)
+        if not strays:
+            return None
+        outside = lanes_outside(ref, raw.views[len(ref.views) :])
+        return raw, outside & np.broadcast_to(mask, outside.shape)
+
+    def undefined_lanes(self, target: Ref, found: Array, mask: Array) -> Array:
+        """What a masked load without ``other`` gives in the lanes that are switched off."""
+        del target, mask
+        return found
 
     def do_atomic_rmw(self, equation: Equation, operands: Sequence[Any]) -> Run:
         """An atomic update, giving the old value."""
         yield from self.pause()
         ref, transforms, value, mask = equation.params["args_tree"]
-        target = resolve(operands[ref.index], transforms, operands, 0, self.masked_range(mask))
+        target, chosen = self.masked_target(operands[ref.index], transforms, operands, slot_value(mask, operands))
         combine = ATOMICS.get(str(equation.params["atomic_type"]).lower())
         if combine is None:
             raise UnsupportedError(f"atomic_{equation.params['atomic_type']} is not supported by the interpreters")
-        return [self.atomic(target, combine, slot_value(value, operands), slot_value(mask, operands))]
+        return [self.atomic(target, combine, slot_value(value, operands), chosen)]
 
     def do_atomic_cas(self, equation: Equation, operands: Sequence[Any]) -> Run:
         """An atomic compare and swap, giving the old value."""

@@ -150,6 +150,70 @@ def keep_range(ref: Ref, dim: int, start: Any, size: int, extent: int) -> Any:
     return start if np.ndim(start) == 0 and size > 1 and start >= 0 else clamp_range(ref, dim, start, size, extent)
 
 
+def keep_as_told(ref: Ref, dim: int, start: Any, size: int, extent: int) -> Any:
+    """Leaves what is out of range: ``lanes_outside`` and ``pointed`` look at it."""
+    del ref, dim, size, extent
+    return start
+
+
+def lanes_outside(ref: Ref, views: Sequence[Index | Reinterpret]) -> Array:
+    """Which lanes of an access through further transforms lie outside of what ``ref`` sees.
+
+    The transforms are those of ``resolve`` with ``keep_as_told``. Raises ``UnsupportedError`` for a bitcast of them.
+    """
+    outside = np.zeros(apply(ref.buffer.data, ref.views).shape, bool)
+    for view in views:
+        if not isinstance(view, Index):
+            if _is_bitcast(view):
+                raise UnsupportedError("lanes of a masked access through a bitcast are not checked")
+            outside = _reinterpreted(outside, view)
+            continue
+        past = np.pad(outside, [(0, 1)] * outside.ndim, constant_values=True)
+        key: list[Any] = []
+        for dim, (entry, extent) in enumerate(zip(view.entries, outside.shape, strict=True)):
+            if isinstance(entry, Cut):
+                line = entry.start + np.arange(entry.size) * entry.stride
+                past = np.take(past, _past(line, extent), axis=dim)
+                key.append(slice(None))
+            else:
+                where = _past(np.asarray(entry), extent)
+                key.append(where if where.ndim else int(where))
+        outside = np.asarray(past[(*key, ...)])
+    return outside
+
+
+def _past(where: Array, extent: int) -> Array:
+    """Indices with those out of range moved to one past the end."""
+    return np.where((where < 0) | (where >= extent), extent, where)
+
+
+def pointed(view: Index | Reinterpret, shape: Sequence[int]) -> Index | Reinterpret:
+    """A transform of ``keep_as_told`` whose lanes keep their places, as pointers do: those outside see the edge.
+
+    ``shape`` is what it is applied to. Raises ``UnsupportedError`` for a slice out of range beside indices that are
+    arrays.
+    """
+    if not isinstance(view, Index):
+        return view
+    entries: list[Any] = []
+    stray = False
+    for entry, extent in zip(view.entries, shape, strict=True):
+        if isinstance(entry, Cut):
+            line = entry.start + np.arange(entry.size) * entry.stride
+            stray = stray or bool(((line < 0) | (line >= extent)).any())
+            entries.append(np.clip(line, 0, extent - 1))
+        else:
+            clipped = np.clip(np.asarray(entry), 0, extent - 1)
+            entries.append(clipped if clipped.ndim else int(clipped))
+    cuts = [number for number, entry in enumerate(view.entries) if isinstance(entry, Cut)]
+    if stray and not view.is_basic:
+        raise UnsupportedError("a slice that reaches out of its reference beside indices that are arrays")
+    for turn, number in enumerate(cuts):
+        line = entries[number].reshape([-1 if turn == d else 1 for d in range(len(cuts))])
+        entries[number] = line if stray else view.entries[number]
+    return Index(tuple(entries))
+
+
 def cropped(value: Any, target: Ref) -> Any:
     """The part of a value, or mask, that an access which is cut off at the end still has."""
     if value is None or np.ndim(value) == 0:

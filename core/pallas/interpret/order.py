@@ -176,6 +176,8 @@ class Decision:
     place: Span | None
     about: str = ""
     """The memory whose content was chosen."""
+    seeded: bool = True
+    """Whether seeds vary it; what is not is varied by a run of its own."""
 
 
 @dataclass(slots=True)
@@ -190,6 +192,7 @@ class Choices:
     forced: tuple[int, ...] | None = None
     made: list[Decision] = field(default_factory=list[Decision])
     _state: int = 0
+    _begun: bool = False
 
     def choose(self, options: int, label: str, place: Span | None = None, about: str = "") -> int:
         """An option below ``options``; ``about`` names the memory whose content it is."""
@@ -205,11 +208,18 @@ class Choices:
         self.made.append(Decision(label, options, chosen, place, about))
         return chosen
 
+    def vary(self, label: str, place: Span | None = None) -> bool:
+        """Whether something that any value may be is given another than the plain one: only where that is forced."""
+        number = len(self.made)
+        chosen = min(self.forced[number], 1) if self.forced is not None and number < len(self.forced) else 0
+        self.made.append(Decision(label, 2, chosen, place, seeded=False))
+        return bool(chosen)
+
     def _next(self) -> int:
         """SplitMix64: the same numbers on every machine and version."""
         mask = (1 << 64) - 1
-        if not self.made and not self._state:
-            self._state = (self.seed or 0) & mask
+        if not self._begun:
+            self._state, self._begun = (self.seed or 0) & mask, True
         self._state = (self._state + 0x9E3779B97F4A7C15) & mask
         value = self._state
         value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask

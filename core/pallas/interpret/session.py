@@ -35,6 +35,8 @@ CORES = 2
 MOST_SECONDS = 20.0
 """After so long no further order of a call is begun."""
 MOST_PROBES = 40
+MOST_LOOSE = 8
+"""Statements with undefined values that are reported of one call."""
 MOST_STEPS = 20_000
 """Largest grid that is interpreted."""
 MOST_BYTES = 1 << 28
@@ -157,9 +159,8 @@ class _Session:
             reference = runner(Choices(), self._observer(call))
             faults |= {one.key: one for one in reference.faults}
             dependent = False
-            # programs of a GPU are told to race whatever their order is: one other order is enough
-            wanted = self.runs if name == "tpu" else min(self.runs, 1)
-            for number in range(wanted if reference.decisions else 0):
+            faults |= {one.key: one for one in undefined_faults(call, runner, reference)}
+            for number in range(self.runs if any(one.seeded for one in reference.decisions) else 0):
                 if time.monotonic() - started > MOST_SECONDS:
                     break
                 choices = Choices(seed=self.seed + number)
@@ -171,7 +172,8 @@ class _Session:
                         dependent = True
                         fault = order_fault(call, runner, reference, choices, self.seed + number)
                         told = {one.about for one in faults.values() if one.code in WHY_MEMORY_MATTERS}
-                        if not fault.about or fault.about not in told:  # else why that memory matters is told already
+                        raced = name == "gpu" and any(one.code == "race" for one in faults.values())
+                        if not raced and (not fault.about or fault.about not in told):  # else why that memory matters is told already
                             faults[fault.key] = fault
         except UnsupportedError as error:
             self.unsupported(call, "TPU-like" if name == "tpu" else "GPU-like", error.message)
@@ -305,6 +307,23 @@ def order_fault(call: PallasCall, runner: Runner, reference: Outcome, choices: C
     place = decision.place if decision is not None else call.at
     return Fault("order-dependent", f"with seed {seed} {changed} differs from the plain order's{why}", place,
                  about=decision.about if decision is not None else "")  # fmt: skip
+
+
+def undefined_faults(call: PallasCall, runner: Runner, reference: Outcome) -> list[Fault]:
+    """Values that nobody defined and that change the result: each statement that made some has a run of its own."""
+    found: list[Fault] = []
+    loose = [one for one in reference.decisions if not one.seeded]
+    for place, label in dict.fromkeys((one.place, one.label) for one in loose):
+        if len(found) >= MOST_LOOSE or not reference.finished:
+            break
+        mine = [int((one.seeded, one.place, one.label) == (False, place, label)) for one in reference.decisions]
+        outcome = replay(runner, [wanted or one.chosen for wanted, one in zip(mine, reference.decisions, strict=True)])
+        if outcome.finished and same_outputs(reference.outputs, outcome.outputs):
+            continue
+        changed = _difference(call, reference, outcome) if outcome.finished else "whether the kernel ends"
+        found.append(Fault("uninitialized-read", f"{label} is not defined without `other`, and {changed} depends on it",
+                           place))  # fmt: skip
+    return found
 
 
 def _difference(call: PallasCall, reference: Outcome, outcome: Outcome) -> str:

@@ -7,7 +7,7 @@ with them. A copy ends when it starts or as late as somebody waits for it: that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,10 +24,10 @@ from hloscope.core.pallas.interpret.memory import (
     Region,
     apply,
     clamp_range,
-    cropped,
     keep_range,
     read,
     region,
+    resolve,
     write,
     write_masked,
 )
@@ -257,24 +257,23 @@ class WatchedMachine(Machine):
         )
         return clamp_range(ref, dim, start, size, extent)
 
-    def check_lanes(self, mask: Array | None, target: Ref) -> None:
-        kept = cropped(mask, target)
-        if mask is None or kept is None:
-            return
-        lost = int(np.count_nonzero(mask)) - int(np.count_nonzero(kept))
-        if lost > 0:
+    def masked_target(
+        self, ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], mask: Any
+    ) -> tuple[Ref, Any]:
+        if mask is None:
+            return resolve(ref, transforms, operands, 0, self.out_of_range), mask
+        stray = self.stray_lanes(ref, transforms, operands, mask)
+        if stray is not None and stray[1].any():
             core = self.current
             self.faults.add(
                 Fault(
                     "out-of-bounds",
-                    f"{from_point(core.point)}{lost:,} of the lanes that the mask selects lie past the end of"
-                    f" {target.buffer.name}",
+                    f"{from_point(core.point)}{np.count_nonzero(stray[1]):,} of the lanes that the mask selects lie outside of"
+                    f" {ref.buffer.name}",
                     core.place,
                 )
             )
-
-    def masked_range(self, mask: Any) -> Callable[[Ref, int, Any, int, int], Any]:
-        return keep_range if mask is not None else self.out_of_range
+        return resolve(ref, transforms, operands, 0, keep_range), mask
 
     def _check_space(self, ref: Ref, verb: str) -> None:
         """Source: ``jax-ml/jax:jax/_src/pallas/mosaic/lowering.py``: loads and stores reach VMEM and SMEM only."""

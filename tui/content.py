@@ -260,7 +260,7 @@ def why_lines(facts: WhyFacts) -> list[Line]:
         where = f"{step.pipeline}/{step.pass_name}" if step.pipeline else step.pass_name
         parts = f" ({', '.join(step.parts)})" if step.parts else ""
         by = f", replaced by {names(step.replaced_by)}" if step.replaced_by else ""
-        where = f"a pass among {step.among}" if step.among else where
+        where = _among(step) or where
         how = f"{step.what}{parts} by" if step.what != "present" else "there in"
         out.append(Line(f"  [{step.index:>3}] {how} {where}: {step.name}{by}", "note", step.name, step.index))
         if step.what in ("modified", "renamed") and step.before and step.after:
@@ -270,6 +270,12 @@ def why_lines(facts: WhyFacts) -> list[Line]:
     out += _fusion_part(facts) + _layout_part(facts) + _buffer_part(facts)
     out += [Line(f"  note: {note}", "note") for note in facts.notes]
     return out
+
+
+def _among(step: HistoryStep) -> str:
+    """The passes that a dump of some passes leaves in doubt; empty where it was the row's own."""
+    first, _, last = (step.among or "").partition(" … ")
+    return f"a pass between {first} and {last}, which was not dumped" if step.among else ""
 
 
 def _life(facts: WhyFacts) -> list[Line]:
@@ -284,7 +290,7 @@ def _life(facts: WhyFacts) -> list[Line]:
         by = f", replaced by {names(step.replaced_by, 3)}" if step.replaced_by else ""
         made = fused_into(facts) if word == "removed by" and not by else None
         by = f", fused into {made}" if made else by
-        where = f"a pass among {step.among}, not dumped one by one" if step.among else where
+        where = _among(step) or where
         text = f"  {word} [{step.index}] {where}{name}{by}"
         return Line(text, "strong", step.name, step.index, ((text, "strong"),))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import HloscopeError
+from hloscope.core.views.narrowed import only_some
 from hloscope.core.views.run import label
 from hloscope.core.views.summary import own_times, show_ns
 from hloscope.tui.navigation import Place
@@ -70,11 +71,15 @@ def announced(summary: Summary, rows: Sequence[PassRow], pattern: str | None) ->
         return Finding(
             f"{counted(len(broken), 'broken snapshot')}, the first: {one.fault}", "", Place("stages", one.index, "text")
         )
+    if pattern is not None:
+        text = only_some(pattern)
+        if not hidden:
+            return Finding(text, "", None)
+        one = hidden[0]
+        text += f": {counted(len(hidden), 'row')} show what others did, the first between {one.unannounced}"
+        return Finding(text, "", Place("stages", one.index, "diff"))
     if hidden:
         one = hidden[0]
-        if pattern is not None:
-            text = f"only passes that match {pattern!r} were dumped: {counted(len(hidden), 'row')} show what others did"
-            return Finding(f"{text}, the first between {one.unannounced}", "", Place("stages", one.index, "diff"))
         text = f"{counted(len(hidden), 'change')} that no pass announced, the first between {one.unannounced}"
         return Finding(text, "", Place("stages", one.index, "diff"))
     if summary.notes:

@@ -22,18 +22,20 @@ _ENDS = ("fused", "refused")
 
 
 class FusionQueue:
-    """Made once of all decisions in the order of their steps; asked for each move of a cursor.
+    """Made once of all decisions; asked for each move of a cursor.
 
     The pass empties one queue for each computation, one after the other. Source:
-    ``openxla/xla:xla/service/gpu/transforms/priority_fusion.cc#RunImpl``.
+    ``openxla/xla:xla/backends/gpu/transforms/priority_fusion.cc#ComputeAndSetPriorities``.
     """
 
     def __init__(self, rows: Sequence[FusionRow]) -> None:
-        self._rows = rows
+        # A report has the refusals that we inferred at its end.
+        self._rows = rows = sorted(rows, key=lambda row: row.step)
         self._begins = _begins(rows)
         self._steps = [row.step for row in rows]
         self._kept: list[dict[str, float]] = []
-        self._ends = [at for at, row in enumerate(rows) if row.verdict in _ENDS]
+        # That a producer stayed where it was is our conclusion: nothing came out of the queue for it.
+        self._ends = [at for at, row in enumerate(rows) if row.verdict in _ENDS and row.origin != "inferred"]
         self._about: defaultdict[str, list[int]] = defaultdict(list)
         self.known = False
         """Whether a queue was recorded."""
@@ -59,7 +61,12 @@ class FusionQueue:
                     if name != row.made:
                         waiting.pop(name, None)
         elif row.us_unfused is not None and row.us_fused is not None:
-            waiting[row.producer] = row.us_unfused - row.us_fused
+            saved = row.us_unfused - row.us_fused
+            # What would lose time is not put into the queue, and taken out of it where its priority fell.
+            if saved < 0:
+                waiting.pop(row.producer, None)
+            else:
+                waiting[row.producer] = saved
 
     def after(self, step: int, most: int) -> tuple[int, list[tuple[str, float]]]:
         """How many producers wait after a step, and those at most that save most, with the microseconds they save."""

@@ -11,6 +11,7 @@ from hloscope.core.cli.opening import module_option, opened, say_notes
 from hloscope.core.cli.output import Column, TableOptions, emit_table, table_options
 from hloscope.core.cli.progress import progress
 from hloscope.core.views.data import PassRow
+from hloscope.core.views.narrowed import dumped_passes, only_some
 from hloscope.core.views.summary import show_ns
 
 
@@ -22,8 +23,8 @@ def command(path: str, module: str | None, table: TableOptions) -> None:
     """Show the pass timeline of PATH: every pass, whether it changed the module, and by how many instructions.
 
     The index is what --stage of the other commands takes. A pass counts as changing when the module's text differs from
-    the one before; "unannounced" names the passes in which a change lies that none of them reported. A snapshot that
-    breaks off ("fault") says nothing: the row after it is compared with the last whole one.
+    the one before; "unannounced" names the passes in which a change lies that none of them reported, or that were not
+    dumped. A snapshot that breaks off ("fault") says nothing: the row after it is compared with the last whole one.
     """
     with opened(path, module) as run:
         said = len(run.notes)
@@ -48,14 +49,16 @@ def command(path: str, module: str | None, table: TableOptions) -> None:
         ]
         emit_table(_rows(rows), columns, table, source=run.source)
         if narrow:
-            _say_unannounced(rows)
+            _say_unannounced(rows, dumped_passes(run))
 
 
-def _say_unannounced(rows: list[PassRow]) -> None:
+def _say_unannounced(rows: list[PassRow], pattern: str | None) -> None:
     """On a terminal the ranges are too wide for a column."""
     found = [row for row in rows if row.unannounced is not None]
-    if found:
+    if found and pattern is None:
         print("\nChanges that no pass announced:")
+    elif found and pattern is not None:
+        print(f"\nChanges by passes in between ({only_some(pattern)}):")
     for row in found:
         print(f"  {row.index:>4}  in {row.unannounced}")
 

@@ -190,7 +190,9 @@ def _layouts(chain: LayoutChain) -> list[str]:
 
 def _history(step: HistoryStep) -> list[str]:
     where = f"[{step.index}] " + (f"{step.pipeline}/{step.pass_name}" if step.pipeline else step.pass_name)
-    where += f" (or a pass among {step.among}, which are not dumped one by one)" if step.among else ""
+    if step.among is not None:
+        first, _, last = step.among.partition(" … ")
+        where = f"[{step.index}] by a pass between {first} and {last}, which was not dumped"
     if step.what == "present":
         return [f"{where}: there from the start" + (f" as {step.name}" if step.name else "")]
     if step.what == "appeared":

@@ -20,9 +20,12 @@ _TABLE = re.compile(rb"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(
 _METADATA = re.compile(rb', metadata=\{(?:[^"{}]++|"(?:[^"\\]++|\\.)*+"|\{[^{}]*+\})*+\}')
 _CONSTANT = re.compile(rb" constant\(.*?\)(?=,|$)", re.MULTILINE)
 _ENTRY = re.compile(rb"(?<![^\s}])ENTRY\s")
+_BLANKS = re.compile(rb"(?:\s++|//[^\n]*+|/\*(?s:.*?)\*/)*+")
 _NO_CODE = re.compile(rb'"(?:[^"\\]++|\\.)*+"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 """Strings and comments."""
 _SHARDING = re.compile(rb"parameter\(([0-9]+)\).*?, sharding=(\{(?:[^{}]|\{[^{}]*\})*\})")
+_BESIDE = ("is_scheduled", "frontend_attributes")
+"""Attributes of a header that say nothing of the program."""
 _INDEX_COMMENT = re.compile(r"/\*index=[0-9]+\*/")
 _STRUCTURE = re.compile(r"[({\[<]|->|[)}\]>]|,|\"(?:[^\"\\]++|\\.)*+\"?")
 _LAYOUT = re.compile(r"\{[^{}]*\}")
@@ -88,6 +91,24 @@ def content(text: bytes) -> bytes:
 def content_digest(text: bytes) -> bytes:
     """Digest of ``content``: equal for two snapshots between which nothing changed."""
     return hashlib.blake2b(content(text).strip(), digest_size=16).digest()
+
+
+def same_program(a: bytes, b: bytes) -> bool:
+    """Whether two texts that differ hold the same program: instructions and header are equal, but for what a header
+    says beside the program and, where not both are schedules, the order of the lines."""
+    (head_a, body_a), (head_b, body_b) = _cut(content(a).strip()), _cut(content(b).strip())
+    if [one for one in head_a if one[0] not in _BESIDE] != [one for one in head_b if one[0] not in _BESIDE]:
+        return False
+    if body_a == body_b:
+        return True
+    scheduled = all(("is_scheduled", "true") in head for head in (head_a, head_b))
+    return not scheduled and sorted(body_a.split(b"\n")) == sorted(body_b.split(b"\n"))
+
+
+def _cut(text: bytes) -> tuple[list[tuple[str, str]], bytes]:
+    end = text.find(b"\n")
+    end = end if end >= 0 else len(text)
+    return header_attributes(text[:end].decode("utf-8", "replace")), text[end:]
 
 
 def scan(text: bytes) -> TextFacts:
@@ -178,10 +199,11 @@ def broken(text: bytes) -> str | None:
 
     XLA prints the entry computation last, so a whole text has an ENTRY and ends in the brace that closes it.
     """
-    head = text[:1024].lstrip()
-    if not head:
+    begin = _BLANKS.match(text)
+    start = begin.end() if begin is not None else 0
+    if start == len(text):
         return "the file is empty"
-    if not head.startswith(b"HloModule"):
+    if not text.startswith(b"HloModule", start):
         return "the file does not start with HloModule: not HLO text"
     if b"\0" in text[:4096]:
         return "the file holds binary data: not HLO text"

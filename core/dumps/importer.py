@@ -15,7 +15,7 @@ from hloscope.core.dumps.filenames import KEPT_REPORTS, FileKind
 from hloscope.core.dumps.fusion_decisions import PASS_NAME, parse_fusion_dump
 from hloscope.core.dumps.options import compile_facts, input_digests
 from hloscope.core.dumps.passlog import PassRun, pass_runs
-from hloscope.core.dumps.rows import StageReading, TimelineRow, read_stages, timeline
+from hloscope.core.dumps.rows import StageReading, TimelineRow, every_change_dumped, read_stages, timeline
 from hloscope.core.errors import DumpError, HloscopeError
 from hloscope.core.ledger.declare import Event
 from hloscope.core.ledger.events import DumpNote, UnannouncedChange
@@ -122,6 +122,7 @@ class _Import:
         self.events = 0
         self.notes: list[str] = []
         self._done = 0
+        self._every_change = True
 
     def guarded_runs(self) -> dict[Module, list[PassRun]]:
         """The compiler's own pass runs; a damaged file costs the times, not the import."""
@@ -152,6 +153,7 @@ class _Import:
         )
         fusion_row: int | None = None
         last_row: TimelineRow | None = None
+        self._every_change = every_change_dumped(module)
         for row in timeline(module, runs=runs, readings=read_stages(module, self._store)):
             number = self._row(module, row, last_row)
             if row.pass_name == PASS_NAME and fusion_row is None:
@@ -189,7 +191,7 @@ class _Import:
                 unannounced=row.unannounced,
             )
         )
-        if row.unannounced is not None:
+        if row.unannounced is not None and self._every_change:
             self._emit(
                 UnannouncedChange(
                     after_pass=last.pass_name if last is not None else "",

@@ -8,10 +8,10 @@ neighbouring snapshots, and a change that no pass announced gets the range of pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hloscope.core.dumps.directory import Module, Stage
-from hloscope.core.dumps.facts import broken, content_digest, count_instructions
+from hloscope.core.dumps.facts import broken, content_digest, count_instructions, same_program
 from hloscope.core.dumps.filenames import Point
 from hloscope.core.dumps.options import compile_facts
 from hloscope.core.dumps.passlog import PIPELINE_START, PassRun, sanitized
@@ -32,7 +32,8 @@ class TimelineRow:
     announced: bool | None
     """Whether the dump names the pass that made the change; None for an unchanged row."""
     unannounced: str | None
-    """``A … B``: the passes among which an unannounced change lies."""
+    """``A … B``: the passes among which an unannounced change lies; None, too, where both hold the same program: it was
+    scheduled, or the frontend's attributes of the header differ."""
     instructions_before: int
     instructions_after: int
     start_us: int | None
@@ -59,6 +60,7 @@ class StageReading:
     instructions: int
     fault: str | None
     """Why the text is not whole, None for a whole one."""
+    text: bytes = field(default=b"", repr=False)
 
 
 StageVisitor = Callable[[StageReading, bytes], None]
@@ -87,8 +89,8 @@ def _reading(stage: Stage, text: bytes | HloscopeError, previous: StageReading |
         return StageReading(stage, b"", 0, fault)
     digest = content_digest(text)
     if previous is not None and previous.digest == digest:
-        return StageReading(stage, digest, previous.instructions, fault)
-    return StageReading(stage, digest, count_instructions(text), fault)
+        return StageReading(stage, digest, previous.instructions, fault, text)
+    return StageReading(stage, digest, count_instructions(text), fault, text)
 
 
 def _texts(stages: Sequence[Stage]) -> Iterator[tuple[Stage, bytes | HloscopeError]]:
@@ -134,9 +136,7 @@ def timeline(
 
     ``runs`` are the compiler's own pass runs (``passlog.pass_runs``); runs without a snapshot become rows of their own.
     """
-    every_change = compile_facts(module).every_change_dumped
-    if every_change is None:
-        every_change = _starts_dumped(module.stages)
+    every_change = every_change_dumped(module)
     stages = {stage.path.rsplit("/", 1)[-1]: stage for stage in module.stages}
     last: StageReading | None = None
     source = readings if readings is not None else read_stages(module)
@@ -144,6 +144,13 @@ def timeline(
         yield _row(index, run, reading, last, every_change)
         if reading is not None and reading.digest and (reading.fault is None or last is None):
             last = reading
+
+
+def every_change_dumped(module: Module) -> bool:
+    """Whether every pass that reported a change was to be dumped: so the flags say, or, where they are not known, the
+    files do. Only then is a change that no file is about one that no pass announced."""
+    every_change = compile_facts(module).every_change_dumped
+    return _starts_dumped(module.stages) if every_change is None else every_change
 
 
 def _row(
@@ -171,13 +178,18 @@ def _row(
     if changed and last is not None:
         told = run is not None and run.changed is True
         announced = told or is_announced(last.stage, stage, every_change)
-        if not announced and reading.fault is None:
+        if not announced and reading.fault is None and not _same_program(last, reading):
             unannounced = " … ".join(change_range(last.stage, stage))
     return TimelineRow(
         index, stage.pipeline, stage.pass_name, stage.next_pass, changed, announced, unannounced, before,
         before if unread or (reading.fault and last) else reading.instructions, start_us, ns, stage.path, stage.index,
         stage.index if not unread else (last.stage.index if last is not None else None), pass_id, reading.fault,
     )  # fmt: skip
+
+
+def _same_program(last: StageReading, reading: StageReading) -> bool:
+    """Whether two snapshots whose texts differ hold the same program."""
+    return last.instructions == reading.instructions > 0 and same_program(last.text, reading.text)
 
 
 def is_announced(last: Stage, stage: Stage, every_change: bool) -> bool:
@@ -215,7 +227,8 @@ def change_range(last: Stage, stage: Stage) -> tuple[str, str]:
 
 
 def _starts_dumped(stages: Sequence[Stage]) -> bool:
-    """Whether every pipeline's first file is that of its start, as it is when every pass was to be dumped."""
+    """Whether every pipeline's first file is that of its start, as it is when every pass was to be dumped; not where
+    no pass has a file, as without the flag."""
     seen: set[str] = set()
     for stage in stages:
         name = stage.name
@@ -224,7 +237,7 @@ def _starts_dumped(stages: Sequence[Stage]) -> bool:
         seen.add(name.pipeline or "")
         if name.after != PIPELINE_START:
             return False
-    return True
+    return bool(seen)
 
 
 def _merged(

@@ -15,7 +15,7 @@ from hloscope.core.dumps.fusion_decisions import parse_fusion_dump
 from hloscope.core.dumps.importer import write_dump
 from hloscope.core.dumps.options import compile_facts
 from hloscope.core.dumps.passlog import PassRun, pass_runs
-from hloscope.core.dumps.rows import StageReading, TimelineRow, timeline
+from hloscope.core.dumps.rows import StageReading, TimelineRow, every_change_dumped, timeline
 from hloscope.core.errors import DumpError, HloscopeError
 from hloscope.core.ledger.declare import Event
 from hloscope.core.ledger.events import DumpNote, UnannouncedChange
@@ -136,8 +136,10 @@ class DumpSource:
         self.rows(None, None)
         numbers = count(len(self._fusion_events) + 1)
         found: list[EventRow] = []
+        # Where passes were not dumped what lies between two files is their work, not a change that nobody announced.
+        every_change = every_change_dumped(self._module)
         for row in self._timeline or ():
-            if row.unannounced is not None:
+            if row.unannounced is not None and every_change:
                 after, _, before = row.unannounced.partition(" … ")
                 event: Event = UnannouncedChange(
                     after_pass=after, before_pass=before, stage_after=row.index, origin="inferred"
@@ -169,7 +171,11 @@ class DumpSource:
 
     def sql(self, query: str, limit: int | None, cancelled: Cancelled | None) -> SqlResult:
         check(cancelled)
-        return self._ledger.sql(query, limit=limit, cancelled=cancelled)
+        try:
+            return self._ledger.sql(query, limit=limit, cancelled=cancelled)
+        except HloscopeError as error:
+            error.path = self.source.path  # the user does not know of the ledger
+            raise
 
     def sql_rows(self, query: str) -> Generator[tuple[Cell, ...]]:
         return self._ledger.sql_rows(query)

@@ -10,15 +10,21 @@ from hloscope.core.errors import HloscopeError
 
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
+    from hloscope.core.views.stages import StageRow
 
-_FLAG = re.compile(r"xla_dump_hlo_pass_re(?:=|\s*:\s*)\"?([^\s\"]+)")
+_FLAG = re.compile(r"xla_dump_hlo_pass_re(?:=|\s*:\s*)\"?([^\s\"]*)")
 _ALL = (".*", ".+")
 _START = "pipeline-start"
+_END = "pipeline-end"
 
 
 def dumped_passes(run: Run) -> str | None:
-    """The ``--xla_dump_hlo_pass_re`` that left passes out of a run; None where it has them all, or nothing tells."""
-    if run.source.kind == "hlo" or run.source.by_core:
+    """The ``--xla_dump_hlo_pass_re`` that left passes out of a run: empty where the flag is not known, but the stages
+    show that some were left out; None where none was.
+
+    With every pass dumped the first file of a pipeline is that of its start.
+    """
+    if run.source.kind == "hlo" or run.source.by_core or len(run) <= 1:
         return None
     texts = [run.report(FileKind.DEBUG_OPTIONS) or ""]
     if run.source.kind == "ledger":
@@ -27,7 +33,26 @@ def dumped_passes(run: Run) -> str | None:
         except HloscopeError:
             pass
     found = next((match[1] for text in texts if (match := _FLAG.search(text)) is not None), None)
-    return None if found in _ALL else found
+    if found is not None:
+        return None if found in _ALL else found
+    return None if _starts_dumped(run) else ""
+
+
+def only_some(pattern: str) -> str:
+    """What `dumped_passes` says, in words."""
+    return f"only passes that match {pattern!r} were dumped" if pattern else "not all passes were dumped"
+
+
+def _starts_dumped(run: Run) -> bool:
+    seen: set[str] = set()
+    for row in run.outline:
+        # Only the file after a pass names the one that comes next.
+        if not row.own_snapshot or row.next_pass is None or row.pipeline in seen:
+            continue
+        seen.add(row.pipeline)
+        if row.pass_name != _START:
+            return False
+    return bool(seen)
 
 
 def among(run: Run, index: int, pattern: str | None) -> str | None:
@@ -38,10 +63,23 @@ def among(run: Run, index: int, pattern: str | None) -> str | None:
     row = run.outline[index]
     if row.unannounced is not None:
         return row.unannounced
-    if pattern is None or not index or not row.own_snapshot:
+    if not index or not row.own_snapshot:
         return None
     last = run.outline[index - 1]
     # A row without a snapshot stands for a pass that the compiler told of: then none is left out.
-    if not last.own_snapshot or last.next_pass == row.pass_name or row.pass_name == _START:
+    if not last.own_snapshot:
         return None
-    return f"{last.next_pass or last.pass_name} … {row.pass_name}"
+    # The start of a pipeline and the files around all passes are no pass: what changed is the work of one before.
+    if row.pipeline and row.pass_name != _START and (pattern is None or _follows(last, row)):
+        return None
+    first = last.next_pass or last.pass_name
+    first = f"{last.pipeline}/{_END}" if first == _END else first
+    return f"{first} … {f'{row.pipeline}/' if row.pass_name == _START else ''}{row.pass_name}"
+
+
+def _follows(last: StageRow, row: StageRow) -> bool:
+    """Whether a stage is that before the very pass whose row it is."""
+    step_inside = last.next_pass is None and last.pipeline
+    if row.next_pass is None:
+        return last.next_pass == row.pipeline or bool(step_inside and last.pipeline == row.pipeline)
+    return last.next_pass == row.pass_name or bool(step_inside and last.pipeline == row.pass_name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.dumps.facts import opcode_counts
 from hloscope.core.views.data import Notable, PassRow, Summary
-from hloscope.core.views.narrowed import dumped_passes
+from hloscope.core.views.narrowed import dumped_passes, only_some
 from hloscope.core.views.stages import Cancelled, Progress, check
 
 if TYPE_CHECKING:
@@ -83,16 +83,22 @@ def _notable(rows: list[PassRow], pattern: str | None) -> list[Notable]:
         delta = row.instructions_after - row.instructions_before
         if (delta > 0) == (row is grown) and delta:
             change = f"{row.instructions_before:,} → {row.instructions_after:,}"
-            change += f", by passes among {row.unannounced}" if row.unannounced is not None else ""
-            found.append(Notable(f"{word}: {_label(row)}", change, row.index))
+            where = _label(row)
+            if row.unannounced is not None:
+                where = f"between {row.unannounced}"
+                change += ", by any of these passes"
+            found.append(Notable(f"{word}: {where}", change, row.index))
     timed = [row for row in own_times(rows) if row.ns and row.pipeline]
     if timed:
         slowest = max(timed, key=lambda row: row.ns or 0)
         found.append(Notable(f"slowest: {_label(slowest)}", show_ns(slowest.ns), slowest.index))
-    title = "a change that no pass announced" if pattern is None else "a change by passes that were not dumped"
-    for row in rows:
-        if row.unannounced is not None:
-            found.append(Notable(title, f"between {row.unannounced}", row.index))
+    hidden = [row for row in rows if row.unannounced is not None]
+    if pattern is None:
+        found += [Notable("a change that no pass announced", f"between {one.unannounced}", one.index) for one in hidden]
+    else:
+        what = f"{len(hidden)} of the rows show" if len(hidden) != 1 else "one row shows"
+        detail = f"{what} what others did, the first between {hidden[0].unannounced}" if hidden else "nothing is hidden"
+        found.append(Notable(only_some(pattern), detail, hidden[0].index if hidden else None))
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hloscope.core.views.fusion import FusionRow
 from hloscope.tui.fusion_queue import APART, FusionQueue
 
@@ -37,6 +39,21 @@ def test_what_was_taken_out_or_fused_into_waits_no_longer_and_each_computation_h
     following = queue.following(0)
     assert following is rows[3] and queue.following(3) is rows[6] and queue.following(6) is None
     assert queue.about("b") == [rows[1], rows[3]] and queue.about("fusion") == [rows[3], rows[4]]
+
+
+def test_what_would_lose_time_is_not_in_the_queue_and_an_inferred_refusal_takes_nothing_out() -> None:
+    rows = [
+        row(0, "a", "priority", 3.0),
+        row(1, "b", "priority", -1.0),
+        row(2, "a", "priority", -0.5),
+        row(3, "c", "priority", 0.0),
+        replace(row(3, "b", "refused", -1.0), origin="inferred"),
+        row(4, "c", "fused", consumers=("d",), made="fusion"),
+    ]
+    queue = FusionQueue([*rows[:4], rows[5], rows[4]])
+    assert queue.after(1, 9) == (1, [("a", 3.0)])
+    assert queue.after(3, 9) == (1, [("c", 0.0)])
+    assert queue.following(2) is rows[5]
 
 
 def test_the_kept_states_change_no_answer() -> None:

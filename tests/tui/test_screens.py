@@ -116,7 +116,7 @@ async def test_the_overview_names_what_is_worth_looking_at_and_letters_go_there(
         found = lines(pilot, "#findings")
         assert "largest copy       copy: 19.6 KiB from {0,3,1,2} to {3,2,1,0}" in found
         assert "peak memory        71.6 KiB while ynn_fusion.1 runs" in found
-        assert "1 change that no pass announced" in found
+        assert "none in the stages" in found
         assert ", writes " in label(pilot, "#title")
         strip = pilot.app.screen.query_one(StripChart)
         before = strip.cursor

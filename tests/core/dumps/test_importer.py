@@ -94,13 +94,27 @@ def test_fusion_dump_steps() -> None:
         parse_fusion_dump("fusion_steps { fusion {")
 
 
-def test_unannounced_changes_become_events(fixtures: Path, tmp_path: Path) -> None:
+def test_unannounced_changes_become_events(write_dump: WriteDump, hlo: HloText, tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "module_0001.f.before_optimizations.txt": hlo(),
+        "module_0001.f.0000.p.after_pipeline-start.before_a.txt": hlo(),
+        "module_0001.f.0001.p.after_a.before_b.txt": hlo(opcode="multiply"),
+        "module_0001.f.0002.q.after_pipeline-start.before_c.txt": hlo(opcode="subtract"),
+    }
     ledger = tmp_path / "run.ledger"
-    import_dump(fixtures / "dumps" / "gpu", ledger)
+    import_dump(write_dump(files), ledger)
     with LedgerReader(ledger) as reader:
         (event,) = [stored.event for stored in reader.events() if stored.event.type_name == "unannounced_change"]
     assert event.origin == "inferred"
-    assert event.numbers["before_pass"] == "legalize-scheduling-annotations"
+    assert event.numbers["after_pass"] == "a" and event.numbers["before_pass"] == "c"
+
+
+def test_what_passes_did_that_were_not_dumped_is_no_event(fixtures: Path, tmp_path: Path) -> None:
+    ledger = tmp_path / "run.ledger"
+    import_dump(fixtures / "dumps" / "gpu_narrow", ledger)
+    with LedgerReader(ledger) as reader:
+        assert not [one for one in reader.events() if one.event.type_name == "unannounced_change"]
+        assert sum(entry.unannounced is not None for entry in reader.passes(reader.modules()[0].id)) == 7
 
 
 def test_damaged_files_are_noted_and_the_rest_is_imported(write_dump: WriteDump, hlo: HloText, tmp_path: Path) -> None:

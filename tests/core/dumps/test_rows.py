@@ -9,7 +9,7 @@ import pytest
 
 from hloscope.core.dumps.directory import open_dump
 from hloscope.core.dumps.passlog import PassRun, parse_log, parse_metadata, pass_runs
-from hloscope.core.dumps.rows import TimelineRow, timeline
+from hloscope.core.dumps.rows import TimelineRow, every_change_dumped, timeline
 from hloscope.core.dumps.textproto import parse_textproto
 
 HloText = Callable[..., str]
@@ -44,17 +44,65 @@ def test_with_every_pass_dumped_a_file_is_the_report_of_its_pass(fixtures: Path)
 
 
 def test_changes_that_nobody_announced_have_a_range(fixtures: Path) -> None:
-    assert unannounced(fixtures / "dumps" / "cpu") == {
-        "HLO_passes_after_scheduling/pipeline-start": (
-            "small-while-loop-hoisting … HLO_passes_after_scheduling/pipeline-start"
-        )
-    }
-    assert unannounced(fixtures / "dumps" / "gpu") == {
-        "latency-hiding-scheduler/pipeline-start": "fusion-wrapper … latency-hiding-scheduler/pipeline-start"
-    }
     tpu = unannounced(fixtures / "dumps" / "tpu")
     assert tpu["Phase_1_pre-layout_assignment_passes/pipeline-start"].startswith("bitcast_dtypes_expander … ")
     assert tpu["/after_codegen"] == "after_optimizations … after_codegen"
+
+
+@pytest.mark.parametrize("case", ["cpu", "gpu"])
+def test_that_a_module_was_scheduled_is_no_change_that_nobody_announced(fixtures: Path, case: str) -> None:
+    changed = [row.pass_name for row in rows_of(fixtures / "dumps" / case) if row.changed and not row.announced]
+    assert changed == ["pipeline-start"] and unannounced(fixtures / "dumps" / case) == {}
+
+
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [
+        ({"attributes": ', frontend_attributes={a="b"}'}, {}),
+        ({"attributes": ", is_scheduled=true"}, {}),
+        ({"attributes": ", num_partitions=2"}, {"q/pipeline-start": "b … q/pipeline-start"}),
+        ({"layout": "{0:T(256)}"}, {"q/pipeline-start": "b … q/pipeline-start"}),
+        ({"constant": "3"}, {"q/pipeline-start": "b … q/pipeline-start"}),
+    ],
+)
+def test_only_what_changes_the_program_counts(
+    write_dump: WriteDump, hlo: HloText, after: dict[str, str], found: dict[str, str]
+) -> None:
+    files: dict[str, str | bytes] = {
+        "module_0001.f.before_optimizations.txt": hlo(),
+        "module_0001.f.0000.p.after_pipeline-start.before_a.txt": hlo(),
+        "module_0001.f.0001.p.after_a.before_b.txt": hlo(),
+        "module_0001.f.0002.q.after_pipeline-start.before_c.txt": hlo(**after),
+    }
+    assert unannounced(write_dump(files)) == found
+
+
+def test_the_order_of_lines_counts_once_both_are_scheduled(write_dump: WriteDump, hlo: HloText) -> None:
+    plain, scheduled = hlo(), hlo(attributes=", is_scheduled=true")
+
+    def turned(text: str) -> str:
+        lines = text.split("\n")
+        lines[3:5] = reversed(lines[3:5])
+        return "\n".join(lines)
+
+    def found(before: str, after: str) -> bool:
+        files: dict[str, str | bytes] = {
+            "module_0001.f.before_optimizations.txt": before,
+            "module_0001.f.0000.p.after_pipeline-start.before_a.txt": after,
+        }
+        return bool(unannounced(write_dump(files)))
+
+    assert turned(plain) != plain
+    assert not found(plain, turned(scheduled)) and found(scheduled, turned(scheduled))
+
+
+def test_without_any_pass_dumped_nothing_was_to_be_announced(write_dump: WriteDump, hlo: HloText) -> None:
+    files: dict[str, str | bytes] = {
+        "module_0001.f.before_optimizations.txt": hlo(),
+        "module_0001.f.cpu_after_optimizations.txt": hlo(opcode="multiply"),
+    }
+    with open_dump(write_dump(files)) as dump:
+        assert not every_change_dumped(dump.select(None)[0])
 
 
 def test_a_narrow_dump_names_a_pass_only_where_it_follows_directly(fixtures: Path) -> None:

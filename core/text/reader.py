@@ -282,6 +282,7 @@ class Reader:
         if not body.read():
             end = len(text)
             reading.report(f"the text ends inside computation %{name}", end, end, code="truncated")
+            signature = None  # whatever was read last is not its root
         other = reading.by_name.get(name)
         if other is not None:
             what = f"computation %{name} is defined twice"
@@ -405,9 +406,19 @@ def read_text(text: str, *, check: bool = False) -> ReadResult:
     found = reader.reading
     return ReadResult(
         module,
-        tuple(sorted(found.diagnostics, key=lambda d: d.offset)),
+        tuple(_without_the_cut(sorted(found.diagnostics, key=lambda d: d.offset), found.text)),
         tuple(sorted(found.objections, key=lambda d: d.offset)),
     )
+
+
+def _without_the_cut(found: list[Diagnostic], text: str) -> list[Diagnostic]:
+    """A text that breaks off is one fault: what its unfinished last line lacks, and that computations around the place
+    are open, too, is not told beside it."""
+    ends = [one for one in found if one.code == "truncated"]
+    if not ends:
+        return found
+    last_line = text.rfind("\n") + 1
+    return [*(one for one in found if one.offset < last_line and one.code != "truncated"), ends[-1]]
 
 
 def parse_module(text: str, *, strict: bool = False) -> tuple[HloModule | None, list[Diagnostic]]:

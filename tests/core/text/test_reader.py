@@ -98,10 +98,15 @@ def test_one_broken_line_does_not_lose_the_rest() -> None:
 
 def test_truncated_text_keeps_what_is_there() -> None:
     text = FRAME.format(line="ROOT d = f32[4,8] tanh(a)")
-    module, diagnostics = parse_module(text[: text.index("ROOT d") + 12])
-    assert module is not None
-    assert "truncated" in {d.code for d in diagnostics}
-    assert module.find_computation("add") is not None
+    for length in (6, 12, 22, 23, 24, 25, 26):
+        module, diagnostics = parse_module(text[: text.index("ROOT d") + length])
+        assert module is not None
+        assert [d.code for d in diagnostics] == ["truncated"], "one fault, whatever the last line lacks"
+        assert module.find_computation("add") is not None
+    signed = "HloModule m\n\nENTRY e (p: f32[4]) -> pred[4] {\n  p = f32[4] parameter(0)\n  ROOT c = pred[4] is-finite("
+    assert [d.code for d in parse_module(signed, strict=True)[1]] == ["truncated"]
+    cut = text.replace("ROOT d = f32[4,8] tanh(a)", "d = f32[4,8] tanh(q)\n  ROOT e = f32[4,8] tanh(d")
+    assert [d.code for d in parse_module(cut[: cut.index("tanh(d") + 6])[1]] == ["undefined-name", "truncated"]
 
 
 @pytest.mark.parametrize(

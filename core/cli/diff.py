@@ -10,9 +10,11 @@ import click
 
 from hloscope.core.cli.opening import module_option, same_module, say_notes
 from hloscope.core.cli.output import emit_object, json_option
-from hloscope.core.errors import UsageError
+from hloscope.core.dumps.facts import broken
+from hloscope.core.errors import DumpError, UsageError
 from hloscope.core.views.data import InstructionChange, Source, StageDiff
 from hloscope.core.views.run import Run, diff_runs, label, load
+from hloscope.core.views.stages import module_name
 from hloscope.core.views.why import without_metadata
 
 Line = tuple[str, str]
@@ -41,26 +43,45 @@ def command(
 
     With one PATH: what row --stage N of its timeline changed, or everything from stage --from to stage --to (by default
     the first and the last). With two, A and B: how the last stage of A differs from the last stage of B, or those that
-    --stage, --from and --to name. Exit 1 where something differs.
+    --stage, --from and --to name. Exit 1 where something differs, 2 where a stage is not whole: what is missing there
+    cannot be compared.
     """
     if stage is not None and (first is not None or last is not None):
         raise UsageError("--stage excludes --from and --to")
     with load(path, module) as run:
-        say_notes(run.notes)
         if other is None:
-            found = run.diff(stage) if stage is not None else run.diff(_or(first, 0), _or(last, -1))
+            end = run.resolve(_or(stage, _or(last, -1)))
+            begin = max(0, end - 1) if stage is not None else run.resolve(_or(first, 0))
+            _require_whole(run, begin, end)
+            say_notes(run.notes)
+            found = run.diff(begin, end)
             title = _title(run, found)
             source = run.source
             same = run.stage_digest(found.from_index) == run.stage_digest(found.to_index)
         else:
             with load(other, module if module is not None else same_module(run, other)) as second:
-                say_notes(second.notes)
-                found = diff_runs(run, _or(stage, _or(first, -1)), second, _or(stage, _or(last, -1)))
+                begin, end = run.resolve(_or(stage, _or(first, -1))), second.resolve(_or(stage, _or(last, -1)))
+                _require_whole(run, begin)
+                _require_whole(second, end)
+                say_notes((*run.notes, *second.notes))
+                found = diff_runs(run, begin, second, end)
                 title = f"{_name(run, found.from_index)}\n{_name(second, found.to_index)}\n"
                 same = run.stage_digest(found.from_index) == second.stage_digest(found.to_index)
                 source = Source(f"{path} {other}", run.source.module, run.source.xla_build, run.source.target)
         emit_object(_keys(found), as_json, lambda: _show(title, found, same), source=source)
     return 0 if found.empty else 1
+
+
+def _require_whole(run: Run, *stages: int) -> None:
+    """Raises DumpError where a stage's text breaks off or is none: no difference to it would mean nothing."""
+    for stage in stages:
+        row, text = run.outline[stage], run.stage_bytes(stage)
+        # A file may hold a computation without a module around it.
+        fault = row.fault or (broken(text) if run.source.kind != "hlo" or module_name(text) else None)
+        if fault is not None:
+            path = run.source.path if row.file is None else f"{run.source.path}/{row.file}"
+            hint = "--from and --to name other stages" if len(run) > 1 else None
+            raise DumpError(f"{fault}; it cannot be compared", path=path, hint=hint)
 
 
 def _or(value: int | None, default: int) -> int:

@@ -70,7 +70,8 @@ def list_path(path: str, *, progress: Progress | None = None) -> Listing:
 
     source = TextSource(read_hlo_text(given), path)
     data = source.data(0)
-    row = ModuleListing(0, source.source.module, count_instructions(data), 1, None, len(data))
+    note = next(iter(source.notes), None)
+    row = ModuleListing(0, source.source.module, count_instructions(data), 1, None, len(data), note=note)
     return Listing("hlo", (row,), [])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -224,6 +225,34 @@ def test_diff_of_two(hloscope: Hloscope, fixtures: Path, tmp_path: Path) -> None
     # The stages of a dump against one file: the first stage is that file.
     assert hloscope("diff", first, file, "--from", 0).code == 0
     assert hloscope("diff", first, fixtures / "dumps/gpu_narrow").code == 1
+
+
+def test_what_is_cut_off_is_not_called_equal(hloscope: Hloscope, fixtures: Path, tmp_path: Path) -> None:
+    whole = "// by hand\nHloModule m\n\nENTRY e {\n  ROOT a = f32[] parameter(0)\n}\n"
+    (tmp_path / "whole.hlo").write_text(whole)
+    (tmp_path / "cut.hlo").write_text(whole[:-12])
+    assert hloscope("diff", tmp_path / "whole.hlo", tmp_path / "whole.hlo")[::2] == (0, "")
+    for arguments in (["cut.hlo"], ["cut.hlo", "cut.hlo"], ["whole.hlo", "cut.hlo"]):
+        answer = hloscope("diff", *(tmp_path / one for one in arguments))
+        assert answer.code == 2 and answer.out == "" and answer.err.count("\n") == 1
+        assert "cut.hlo: the text breaks off inside the ENTRY computation" in answer.err
+    (row,) = hloscope("ls", tmp_path / "cut.hlo", "--json").json["rows"]
+    assert "breaks off" in row["note"]
+    (row,) = hloscope("ls", tmp_path / "whole.hlo", "--json").json["rows"]
+    assert row["note"] is None
+
+
+def test_a_stage_that_cannot_be_read_is_not_called_equal(hloscope: Hloscope, fixtures: Path, tmp_path: Path) -> None:
+    dump, ledger = tmp_path / "dump", tmp_path / "run.ledger"
+    shutil.copytree(fixtures / "dumps/cpu", dump)
+    rows = hloscope("passes", dump, "--json", "--filter", "changed").json["rows"]
+    stage = int(rows[0]["index"])
+    (dump / str(rows[0]["file"])).write_bytes(bytes(range(256)))
+    assert hloscope("import", dump, "-o", ledger).code == 0
+    for path in (dump, ledger):
+        answer = hloscope("diff", path, "--stage", stage)
+        assert answer.code == 2 and answer.out == "" and "it cannot be compared" in answer.err
+        assert hloscope("diff", path, "--from", stage - 1, "--to", stage + 1).code == 1
 
 
 @pytest.mark.parametrize("arguments", [["--stage", "999"], ["--stage", "1", "--from", "0"], ["--stage", "x"]])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import HloscopeError
+from hloscope.core.views.fusion import costliest_first
 from hloscope.core.views.narrowed import only_some
 from hloscope.core.views.run import label
 from hloscope.core.views.summary import own_times, show_ns
@@ -101,10 +102,9 @@ def peak(run: Run) -> Finding:
 def refusal(run: Run) -> Finding:
     """The costliest fusion that was refused."""
     report = run.fusion
-    refused = [row for row in report.rows if row.verdict in ("refused", "ineligible")]
-    if not refused:
-        return Finding(f"no refusal among {len(report.rows)} decisions", "", Place("fusion"))
-    one = max(refused, key=lambda row: row.bytes or 0)
+    one = next(iter(costliest_first(report.rows)), None)
+    if one is None or one.verdict not in ("refused", "ineligible"):
+        return Finding(f"no refusal that stands among {len(report.rows)} decisions", "", Place("fusion"))
     into = f" into {names(one.consumers, 2)}" if one.consumers else ""
     gain = f"; {show_us(one.us_unfused)} apart, {show_us(one.us_fused)} fused" if one.us_fused is not None else ""
     return Finding(

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from hloscope.core.analysis.cost import shape_bytes
 from hloscope.core.analysis.device import load_device
 from hloscope.core.analysis.elementwise import is_generally_fusible
 from hloscope.core.analysis.real_compile import stages_around
@@ -22,7 +21,7 @@ from hloscope.core.fusion.cpu.instruction_fusion import fused_computations
 from hloscope.core.fusion.deciders import FUSION_PASSES, backend_of, decide
 from hloscope.core.fusion.groups import Group, recover_groups
 from hloscope.core.fusion.pair import NO_BENEFIT, Flip, PairVerdict, flips, judge
-from hloscope.core.fusion.readers import Readers
+from hloscope.core.fusion.readers import FREE, Readers, edge_bytes
 from hloscope.core.ledger.declare import Origin
 from hloscope.core.text.reader import check_room
 from hloscope.core.views.real_compile import RunCompile
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 How = Literal["recorded", "core", "inferred"]
 PROVEN_FLIPS = 3
 """Edits that the real compiler is asked about."""
-_WITHOUT_KERNEL = frozenset({"constant", "tuple", "get-tuple-element", "bitcast"})
-"""What costs no traffic by itself."""
 _NO_BENEFIT_WORDS = "fusing it into all its users was not estimated to be faster"
 
 
@@ -58,7 +55,8 @@ class FusionRow:
     us_unfused: float | None
     bytes: int | None
     """Memory traffic that is saved, or lost because of it: the producer's result written once (0 times where it is part
-    of a result, so written anyway) and read by each user."""
+    of a result, so written anyway) and read by each user, a slice of it by one that slices. What is no kernel (a tuple's
+    element, a bitcast, a constant) costs nothing."""
     fuel: int | None
     origin: Origin
     made: str | None = None
@@ -277,10 +275,10 @@ def _group_rows(before: HloModule, groups: Sequence[Group]) -> list[FusionRow]:
         members = set(group.members)
         for name in group.members:
             one = instructions[name]
-            readers = tuple(user.name for user in one.users if user.name in members)
-            if not readers:
+            users = [user for user in one.users if user.name in members]
+            if not users:
                 continue
-            size = shape_bytes(one.shape) * (1 + len(readers)) if one.shape.is_array else None
+            readers, size = tuple(user.name for user in users), edge_bytes(one, users)
             rows.append(
                 FusionRow(
                     len(rows), name, readers, "fused", None, None, None, None, size, None, "inferred", group.fusion,
@@ -302,7 +300,7 @@ def _apart_rows(
     rows: list[FusionRow] = []
     for computation in fused_computations(before):
         for one in computation.post_order():
-            if not is_generally_fusible(one) or one.opcode in _WITHOUT_KERNEL:
+            if not is_generally_fusible(one) or one.opcode in FREE:
                 continue
             for user in one.users:
                 if (one.name, user.name) in together or not is_generally_fusible(user) or user.opcode == "tuple":
@@ -311,7 +309,7 @@ def _apart_rows(
                     lost += 1
                     continue
                 code, reason = reasons.of(one.name, user.name)
-                size = 2 * shape_bytes(one.shape) if one.shape.is_array else None
+                size = edge_bytes(one, [user])
                 rows.append(
                     FusionRow(
                         first + len(rows), one.name, (user.name,), "refused", code, reason, None, None, size, None,

@@ -15,7 +15,7 @@ from hloscope.core.fusion.groups import recover_groups
 from hloscope.core.fusion.pair import flips, judge
 from hloscope.core.fusion.readers import Readers
 from hloscope.core.text import load_module
-from hloscope.core.views.fusion import fusion_report, why_pair
+from hloscope.core.views.fusion import costliest_first, fusion_report, why_pair
 from hloscope.core.views.run import load
 
 EPILOGUE = """HloModule m
@@ -92,7 +92,10 @@ def test_a_pair_has_the_step_and_the_bytes_of_its_row(fixtures: Path) -> None:
         assert len(pairs) > 2
         for pair in pairs:
             facts = why_pair(run, *pair, tries=False)
-            row = next(one for one in rows if one.step == facts.numbers["step"] and one.producer == pair[0])
+            row = next(one for one in rows if one.step == facts.numbers["step"])
+            # By then the producer may be the result of a fusion.
+            made = [one.made for one in rows if one.step < row.step and pair[0] in one.consumers]
+            assert row.producer == pair[0] or row.producer in made
             assert facts.numbers["bytes"] == row.bytes
             assert (facts.verdict == "fused") == (row.verdict == "fused")
 
@@ -177,6 +180,51 @@ def test_readers_follow_the_fusions() -> None:
     readers.fuse("r", "m", "fusion.1")
     assert readers.of("p") == ("fusion", "fusion.1")
     assert readers.of("q") == ("fusion.1",)
+
+
+def test_what_is_no_kernel_costs_no_traffic_and_a_slice_reads_what_it_gives() -> None:
+    readers = Readers(
+        load_module("""HloModule m
+ENTRY e { s = (f32[64]{0}, f32[64]{0}) parameter(0)
+ i = s32[] constant(0)
+ g = f32[64]{0} get-tuple-element(s), index=0
+ h = f32[64]{0} get-tuple-element(s), index=1
+ b = f32[8,8]{1,0} bitcast(g)
+ n = f32[64]{0} negate(h)
+ d = f32[8]{0} dynamic-slice(n, i), dynamic_slice_sizes={8}
+ a = f32[8]{0} abs(d)
+ o = f32[64]{0} exponential(g)
+ u = f32[64]{0} dynamic-update-slice(o, a, i)
+ r = f32[8,8]{1,0} negate(b)
+ ROOT t = (f32[64]{0}, f32[8,8]{1,0}, f32[64]{0}) tuple(u, r, n) }
+""")
+    )
+    assert readers.traffic("g", readers.of("g")) == readers.traffic("b", ("r",)) == readers.traffic("i", ("d",)) == 0
+    assert readers.traffic("d", ("a",)) == 2 * 32
+    # Part of the result, so written anyway; of its 256 bytes one slice is read, still so inside a fusion.
+    assert readers.traffic("n", ("d",)) == 32
+    readers.fuse("d", "a", "fusion")
+    assert readers.traffic("n", ("fusion",)) == 32
+    # Updated in place: it is written whatever is fused, and not read.
+    assert readers.traffic("o", ("u",)) == 0
+
+
+def test_an_element_of_a_tuple_is_no_costly_refusal(tmp_path: Path) -> None:
+    path = tmp_path / "m.hlo"
+    path.write_text("""HloModule m
+ENTRY e { s = (f32[4096]{0}, f32[64]{0}) parameter(0)
+ g = f32[4096]{0} get-tuple-element(s), index=0
+ h = f32[64]{0} get-tuple-element(s), index=1
+ x = f32[64]{0} exponential(h)
+ y = f32[64]{0} reverse(x), dimensions={0}
+ n = f32[4096]{0} negate(g)
+ w = f32[4096]{0} sine(n)
+ ROOT t = (f32[4096]{0}, f32[64]{0}, f32[64]{0}) tuple(w, y, x) }
+""")
+    with load(str(path)) as run:
+        rows = costliest_first(fusion_report(run, target="cpu").rows)
+        assert {row.bytes for row in rows if row.producer in ("g", "h")} <= {0}
+        assert rows[0].producer not in ("g", "h")
 
 
 def test_a_fusion_that_takes_in_another_is_found_by_what_both_compute() -> None:

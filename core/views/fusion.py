@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from hloscope.core.analysis.cost import shape_bytes
 from hloscope.core.analysis.device import load_device
 from hloscope.core.analysis.elementwise import is_generally_fusible
 from hloscope.core.analysis.real_compile import stages_around
@@ -55,8 +56,8 @@ class FusionRow:
     us_unfused: float | None
     bytes: int | None
     """Memory traffic that is saved, or lost because of it: the producer's result written once (0 times where it is part
-    of a result, so written anyway) and read by each user, a slice of it by one that slices. What is no kernel (a tuple's
-    element, a bitcast, a constant) costs nothing."""
+    of a result, so written anyway) and read by each user, a slice of it by one that slices. What is no kernel (an
+    element of a tuple, a bitcast, a constant) costs nothing."""
     fuel: int | None
     origin: Origin
     made: str | None = None

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 @click.option("--cluster", metavar="ADDRESS", help="Probes on a Dask cluster: the address of its scheduler.")
 @click.option("--resume", is_flag=True, help="Go on where a killed run of this search was (the default).")
 @click.option("--fresh", is_flag=True, help="Ask everything anew, also what a killed run of this search has found.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Longest run of one probe of the real XLA or a command.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Longest run of one probe (XLA, a command, our passes).")
 @click.option("--arg", "shapes", metavar="SHAPE", multiple=True, help="Argument of a Pallas function, in order.")
 @click.option("--report", metavar="FILE.md", help="Write the answer as Markdown, too.")
 @click.option("--bundle", metavar="DIR", help="Write a folder for a bug report: module, inputs, results, report.")
@@ -175,6 +175,8 @@ def command(
             data = run.stage_bytes(0)
             source = run.source
         given = Given(data, path, source, oracle, args_path, seed)
+        if os.environ.get("XLA_FLAGS") and (against is not None or over is not None or engine == "xla"):
+            say_notes(["XLA_FLAGS of the environment are for a program and not used here: --xla-flags are"])
         if against is not None:
             if passes is not None or pipeline is not None or plugin or disable_passes or over:
                 raise UsageError("--against takes no passes, pipelines, plugins or --over", path=path)
@@ -190,7 +192,7 @@ def command(
         if passes is not None and pipeline is not None:
             raise UsageError("--passes and --pipeline exclude each other")
         return _search_core(
-            given, passes, pipeline, plugin, disable_passes, target, ledger, probes, ending
+            given, passes, pipeline, plugin, disable_passes, target, ledger, timeout, probes, ending
         )
 
 
@@ -218,6 +220,7 @@ def _search_core(
     disable_passes: str | None,
     target: str,
     ledger: str | None,
+    timeout: float | None,
     probes: Prober,
     ending: Ending,
 ) -> int:
@@ -242,7 +245,7 @@ def _search_core(
     disabled = tuple(disable_passes.split(",")) if disable_passes else ()
     hidden = ending.bundle is not None and ending.redact
     text, path = (redacted(given.text), "module.hlo") if hidden else (given.text, given.path)
-    recipe = Recipe(text, path, passes, pipeline, tuple(texts), disabled, target)
+    recipe = Recipe(text, path, passes, pipeline, tuple(texts), disabled, target, timeout)
     subject = recipe.subject(registry)
     judge = make_oracle(given.oracle, subject.module, given.args_path, given.seed)
     with TemporaryDirectory(prefix="hloscope-bisect-") as folder:

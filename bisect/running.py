@@ -6,7 +6,9 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 
 from hloscope.bisect.search import Outcome
 from hloscope.core.errors import UsageError
@@ -14,6 +16,34 @@ from hloscope.core.errors import UsageError
 _FAILED_AFTER = re.compile(r"^.*Failed after [\w.-]+.*$", re.M)
 
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?(%[\w.-]+ = .*)$", re.M)
+
+
+class Overrun(BaseException):
+    """A block took longer than it may. No Exception, which what runs in the block may catch."""
+
+
+@contextmanager
+def limited(seconds: float | None) -> Generator[None]:
+    """Run a block for at most some seconds; forever with None. Raises Overrun at the next line of Python after them.
+
+    Only a process's main thread can be stopped so; elsewhere, and where the system has no timers, the block is not.
+    """
+    here = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
+    if seconds is None or not here:
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise Overrun(f"did not end within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    # Again and again: one may be lost in a callback of a destructor.
+    signal.setitimer(signal.ITIMER_REAL, seconds, max(seconds, 1.0))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def run_command(command: str | Sequence[str], *, timeout: float, env: Mapping[str, str] | None = None) -> Outcome:

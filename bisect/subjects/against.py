@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -186,7 +187,7 @@ class FlagsSearch:
             steps.append(Step(f"whole {name.upper()}", 0, 1, 1, outcome))
             if self.watch is not None:
                 self.watch(steps[-1])
-            for switched in disabled_in(task.flags):
+            for switched in disabled_in(task.flags, os.environ.get("XLA_FLAGS")):
                 check_name(switched, place)
         if any(outcome.kind == "wrong" for outcome, _, _ in runs):
             for at, (task, module) in enumerate(((self.a, self.module), (self.b, self.other))):

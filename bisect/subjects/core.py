@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -36,6 +37,10 @@ MOST_CULPRITS = 3
 """Faults of different passes that are looked for in one compile."""
 REPEATS = 3
 """How often the two probes that decide are made again where the oracle may be flaky."""
+COMPILES = 8
+"""How often a compile with passes of a plugin is made to see whether it makes the same every time."""
+COMPILE_SECONDS = 2.0
+"""After as many seconds no further one is made."""
 NEEDED = frozenset(("flatten-call-graph", "layout-assignment", "copy-insertion", "hlo-memory-scheduler"))
 """Passes that a legal module needs: with one of them off, nothing can be said of the others."""
 
@@ -63,6 +68,9 @@ class CoreSearch:
     def run(self) -> Answer:
         """Search and answer. Raises a HloscopeError only for what makes any search impossible."""
         subject = self.subject
+        varies = self._varies()
+        if varies is not None:
+            return varies
         answer = self._search(subject, "")
         names = [one.pass_name for one in answer.culprits]
         while answer.verdict != "not-deterministic" and names and len(answer.culprits) < MOST_CULPRITS:
@@ -82,6 +90,32 @@ class CoreSearch:
             names.append(more.culprits[0].pass_name)
         answer.probes = _report(self._steps)
         return answer
+
+    def _varies(self) -> Answer | None:
+        """The answer where a plugin's passes make other modules of the same one."""
+        subject = self.subject
+        if subject.recipe is None or not subject.recipe.plugins:
+            return None  # our own passes are the same every time
+        began, trails = time.monotonic(), list[list[tuple[str, str]]]()
+        while len(trails) < COMPILES and (len(trails) < 2 or time.monotonic() - began < COMPILE_SECONDS):
+            trail: list[tuple[str, str]] = []
+            _, _, failed = subject.compile(trail=trail)
+            trails.append([*trail, ("the end", failed.detail if failed is not None else "")])
+            if failed is not None and len(trails) > 1:
+                break
+        unlike = [one for one in trails[1:] if one != trails[0]]
+        if not unlike:
+            return None
+        parted = next(
+            (at for at, made in enumerate(zip(*trails, strict=False)) if len(set(made)) > 1),
+            min(len(one) for one in trails) - 1,
+        )
+        name = trails[0][parted][0]
+        said = (
+            f"the same compile, made {len(trails)} times, left {len({one[parted] for one in trails})} different modules"
+            f" after {name}: nobody is accused of the values; a pass must make the same of the same module"
+        )
+        return Answer("not-deterministic", evidence=[said])
 
     def _search(self, subject: CoreSubject, suffix: str) -> Answer:
         _, context, failed = subject.compile()
@@ -113,6 +147,7 @@ class CoreSearch:
         fuel = None
         if asked == 0 or not found.exact:
             answer.evidence.append(f"{guilty.name} asked the gate for nothing: the whole pass is the smallest unit")
+            self._cure(subject, answer, (guilty,))
         else:
             fuel = self._over_decisions(subject, answer, guilty, skip, asked, suffix)
         if answer.verdict != "not-deterministic":
@@ -189,6 +224,12 @@ class CoreSearch:
         answer.pair = (_name(partner), _name(guilty))
         others = " and ".join(_name(earlier[at]) for at in sorted(members))
         answer.evidence.append(f"{_name(guilty)} does it only after {others}: with that off, the result is right")
+        self._cure(subject, answer, [earlier[at] for at in sorted(members)])
+
+    def _cure(self, subject: CoreSubject, answer: Answer, runs: Sequence[PassRun]) -> None:
+        """List that these runs are off, where the whole compile is right without them."""
+        if self._ask(subject, Choice(tuple(one.pass_id for one in runs))).kind == "right":
+            answer.cures.append(f"--disable-passes {','.join(f'{one.name}:{one.occurrence}' for one in runs)}")
 
     # ---------------------------------------------------------------- probes
     def _ask(self, subject: CoreSubject, choice: Choice) -> Outcome:
@@ -200,9 +241,11 @@ class CoreSearch:
 
     def _steady(self, subject: CoreSubject, choices: Sequence[Choice], answer: Answer) -> bool:
         """Whether the probes on both sides of the turning point come out the same again."""
-        if self.oracle.evaluates:
+        if self.oracle.evaluates and (subject.recipe is None or not subject.recipe.plugins):
             return True  # the same computation in the same process
         for choice in choices:
+            if "did not end within" in self._ask(subject, choice).detail:
+                continue  # every repeat would take as long
             kinds = [self._ask(subject, replace(choice, again=number)).kind for number in range(REPEATS + 1)]
             if len(set(kinds)) > 1:
                 answer.verdict = "not-deterministic"

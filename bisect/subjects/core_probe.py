@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hloscope.bisect.journal import digest
+from hloscope.bisect.running import Overrun, limited
 from hloscope.bisect.safety import (
     Unsafe,
     assigned_wrongly,
@@ -45,6 +46,8 @@ class WatchedContext(PassContext):
     """A compile whose control edges are watched from pass to pass: fusion hides from the final module what was lost."""
 
     _module: HloModule | None = None
+    trail: list[tuple[str, str]] | None = None
+    """Where it is a list, it gets each run with the digest of the module after it."""
 
     def watch(self, module: HloModule) -> None:
         """Look at the module before the first pass, and from then on after each that changes it."""
@@ -57,6 +60,9 @@ class WatchedContext(PassContext):
         if self._module is not None and not run.is_pipeline and (run.changed or run.touched):
             self.lost += lost_orders(self._edges, self._module)
             self._edges = control_edges(self._module)
+        if self._module is not None and self.trail is not None and not run.is_pipeline:
+            name = f"{run.pipeline}/{run.name}:{run.occurrence}" if run.pipeline else f"{run.name}:{run.occurrence}"
+            self.trail.append((name, digest(print_module(self._module))))
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,8 @@ class CoreSubject:
     target: str = "cpu"
     recipe: Recipe | None = None
     """How another process makes the same subject; None where only this one can."""
+    timeout: float | None = None
+    """Longest compile, and judgement of what it made, in seconds; None for any."""
     memo: dict[str, Outcome] = field(default_factory=dict[str, Outcome], compare=False)
     """Judgements of compiled modules by their content."""
 
@@ -89,8 +97,9 @@ class CoreSubject:
         skip: Iterable[int] = (),
         handlers: Iterable[GateHandler] = (),
         ledger: LedgerWriter | None = None,
+        trail: list[tuple[str, str]] | None = None,
     ) -> tuple[HloModule, PassContext, Outcome | None]:
-        """Compile a copy with some pass runs skipped and some decisions refused.
+        """Compile a copy with some pass runs skipped and some decisions refused; `trail` gets what each run made.
 
         Returns the module, the context with its runs, and a failed outcome where a pass or a checker raised.
         """
@@ -99,8 +108,12 @@ class CoreSubject:
         flags = replace(self.flags, xla_disable_hlo_passes=(*self.flags.xla_disable_hlo_passes, *entries))
         context = WatchedContext(ledger, None, flags, self.target, handlers=handlers)
         context.watch(module)
+        context.trail = trail
         try:
-            compile_module(module, self.pipeline(), context, self.registry)
+            with limited(self.timeout):
+                compile_module(module, self.pipeline(), context, self.registry)
+        except Overrun as error:
+            return module, context, Outcome("failed", f"{_where(context, '')}{error}")
         except HloscopeError as error:
             return module, context, Outcome("failed", str(error))
         except (Exception, SystemExit) as error:
@@ -109,9 +122,9 @@ class CoreSubject:
         return module, context, None
 
 
-def _where(context: PassContext) -> str:
+def _where(context: PassContext, verb: str = "raised ") -> str:
     failed = [run for run in context.runs if run.error is not None and not run.is_pipeline]
-    return f"{failed[-1].name} raised " if failed else ""
+    return f"{failed[-1].name} {verb}" if failed else ""
 
 
 @dataclass(frozen=True)
@@ -126,6 +139,8 @@ class Recipe:
     """Path and content of each plugin file."""
     disabled: tuple[str, ...] = ()
     target: str = "cpu"
+    timeout: float | None = None
+    """Longest compile, and judgement of what it made, in seconds; None for any."""
 
     def registry(self) -> Registry:
         """The registry with the plugins loaded. Raises UsageError where one cannot be."""
@@ -160,7 +175,8 @@ class Recipe:
         flags = PassFlags(xla_disable_hlo_passes=self.disabled)
         # A wrong name is said before anything runs.
         check_names(make(), PassContext(None, None, flags, self.target), table)
-        return CoreSubject(load_module(self.text, self.path), self.path, make, table, flags, self.target, self)
+        module = load_module(self.text, self.path)
+        return CoreSubject(module, self.path, make, table, flags, self.target, self, self.timeout)
 
 
 @lru_cache(maxsize=4)
@@ -277,4 +293,10 @@ class CoreTask:
             number, name = choice.is_there
             if number > len(context.runs) or context.runs[number - 1].name != name:
                 return Outcome("unknown", f"run {number} is not {name} any more")
-        return failed if failed is not None else self.judge.judge(subject, module, context)
+        if failed is not None:
+            return failed
+        try:
+            with limited(subject.timeout):
+                return self.judge.judge(subject, module, context)
+        except Overrun as error:
+            return Outcome("failed", f"evaluating the module {error}")

@@ -22,7 +22,7 @@ from hloscope.bisect.result import Answer, Culprit, Probe, Verdict
 from hloscope.bisect.running import run_command
 from hloscope.bisect.search import NoFault, Outcome, Step, confidence, first_wrong, single_cures
 from hloscope.bisect.subjects.dump import DumpSearch
-from hloscope.bisect.subjects.xla_names import ALWAYS_THERE, check_name, disabled_in, last_stage, passes_of, runs_of
+from hloscope.bisect.subjects.xla_names import check_name, disabled_in, last_stage, passes_of, runs_of
 from hloscope.core.dumps.directory import open_dump
 from hloscope.core.errors import CompileError, DumpError, HloscopeError
 from hloscope.core.runtime import npz
@@ -93,7 +93,7 @@ class XlaSearch:
             first = replace(task.compared(results), digest=first.digest)
         self._saw(Step("whole", 0, 1, 1, first))
         passes = passes_of(place)
-        for name in (*self.disabled, *disabled_in(self.flags)):
+        for name in (*self.disabled, *disabled_in(self.flags, os.environ.get("XLA_FLAGS"))):
             check_name(name, place)
         answer = self._judge(task, first, results, inputs, place)
         if answer.fault:
@@ -383,9 +383,9 @@ class CommandSearch:
             journal.put("whole", first)
             journal.keep("whole", place)
         self._saw(Step("whole", 0, 1, 1, first))
-        for name in disabled_in(self.flags):
+        for name in disabled_in(self.flags, os.environ.get("XLA_FLAGS")):
             check_name(name, folder)
-        passes = self._all_passes(folder)
+        passes = list(dict.fromkeys(passes_of(folder, MODULES)))
         answer = self._first(first)
         if answer is None:
             answer = self._repeated(first) or self._failing(first, folder)
@@ -480,14 +480,6 @@ class CommandSearch:
                 answer.cures.append(f"{flag} ({meaning})")
         if answer.cures:
             answer.evidence.append("a switch that cures is no proof of guilt: it may only hide what another pass does")
-
-    def _all_passes(self, folder: str) -> list[str]:
-        try:
-            with open_dump(folder) as dump:
-                found = [stage.pass_name for module in dump.modules[:MODULES] for stage in module.stages]
-        except DumpError:
-            return []
-        return [name for name in dict.fromkeys(found) if name not in ALWAYS_THERE]
 
     def _task(self, disabled: Sequence[str], extra: Sequence[str], again: int = 0) -> CommandTask:
         flags = [*self.flags, *extra]

@@ -19,6 +19,8 @@ from hloscope.core.errors import DumpError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hloscope.core.dumps.directory import Stage
+
 ALWAYS_THERE = frozenset({"pipeline-start", "pipeline-end", "before_optimizations", "after_optimizations"})
 """Rows of a timeline that are no passes."""
 _DISABLE = re.compile(r"--xla_disable_hlo_passes=(\S+)")
@@ -26,20 +28,27 @@ _PLACE = re.compile(r"(?:.*/)?([^/:@]+)(?::\d+(?:-\d+)?)?$")
 """``pipeline/pass:occurrence``: what some XLAs take for one run of a pass."""
 
 
-def disabled_in(flags: Sequence[str]) -> list[str]:
-    """Names of passes that flags switch off."""
-    found = [match[1] for flag in flags if (match := _DISABLE.match(flag)) is not None]
+def disabled_in(flags: Sequence[str], inherited: str | None = None) -> list[str]:
+    """Names of passes that flags switch off, and so does the text of an XLA_FLAGS that they are added to."""
+    given = [*(inherited or "").split(), *flags]
+    found = [match[1] for flag in given if (match := _DISABLE.match(flag)) is not None]
     return [name for part in found for name in part.strip("'\"").split(",") if name]
 
 
-def passes_of(folder: str) -> list[str]:
-    """Passes that a dump's first module shows to have changed something, one entry a run."""
+def pass_of(stage: Stage) -> str | None:
+    """The pass that a snapshot follows; None for a bookend, and for a step inside a pass, which is no run."""
+    inside = stage.next_pass is None or not stage.pipeline
+    return None if inside or stage.pass_name in ALWAYS_THERE else stage.pass_name
+
+
+def passes_of(folder: str, modules: int = 1) -> list[str]:
+    """Passes that a dump's first modules show to have changed something, one entry a run."""
     try:
         with open_dump(folder) as dump:
-            found = [stage.pass_name for module in dump.modules[:1] for stage in module.stages]
+            found = [pass_of(stage) for module in dump.modules[:modules] for stage in module.stages]
     except DumpError:
         return []
-    return [name for name in found if name not in ALWAYS_THERE]
+    return [name for name in found if name is not None]
 
 
 def runs_of(folder: str, name: str) -> int:
@@ -71,7 +80,7 @@ def check_name(entry: str, folder: str, python: str | None = None) -> None:
         with open_dump(folder) as dump:
             for module in dump.modules:
                 for stage in module.stages:
-                    known.update(one for one in (stage.pass_name, stage.next_pass, stage.pipeline) if one)
+                    known.update(one for one in (pass_of(stage), stage.next_pass, stage.pipeline) if one)
     except DumpError:
         pass
     known -= ALWAYS_THERE

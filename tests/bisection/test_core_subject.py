@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from hloscope.bisect.oracles import make_oracle
 from hloscope.bisect.result import Answer
 from hloscope.bisect.subjects.core import CoreSearch, CoreSubject
+from hloscope.bisect.subjects.core_probe import Recipe
 from hloscope.core.hlo import HloModule
 from hloscope.core.ledger import BisectProbe, LedgerReader, RewriteDecision
 from hloscope.core.passes.flags import PassFlags
@@ -255,3 +257,108 @@ def test_a_pass_that_exits_is_an_outcome_of_the_probe(tmp_path: Path, root: Path
     assert done.returncode == 1, done.stderr
     data = json.loads(done.stdout)
     assert (data["verdict"], data["culprits"][0]["pass"]) == ("compile-failure", "exits")
+
+
+ODD = '''
+import random, time
+from dataclasses import dataclass
+from hloscope.core.passes.rules.base import Builder
+
+
+@dataclass(frozen=True)
+class Dice:
+    """Swaps what a die says."""
+
+    name = "dice"
+    is_pipeline = False
+
+    def run(self, module, ctx):
+        changed = False
+        for one in [one for one in module.entry if one.opcode == "subtract"]:
+            if random.random() < 0.5:
+                module.entry.replace(one, Builder(one).make("subtract", one.shape, list(one.operands)[::-1]))
+                changed = True
+        return changed
+
+
+@dataclass(frozen=True)
+class Sleeps:
+    """Never ends."""
+
+    name = "sleeps"
+    is_pipeline = False
+
+    def run(self, module, ctx):
+        while True:
+            try:
+                time.sleep(1)
+            except Exception:
+                pass
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Right: tanh(x) becomes -tanh(-x)."""
+
+    name = "mark"
+    is_pipeline = False
+
+    def run(self, module, ctx):
+        (one,) = [one for one in module.entry if one.opcode == "tanh"]
+        build = Builder(one)
+        inner = build.make("negate", one.shape, [one.operand(0)])
+        module.entry.replace(one, build.make("negate", one.shape, [build.make("tanh", one.shape, [inner])]))
+        return True
+
+
+@dataclass(frozen=True)
+class Breaks:
+    """Wrong: -tanh becomes tanh."""
+
+    name = "breaks"
+    is_pipeline = False
+
+    def run(self, module, ctx):
+        found = [one for one in module.entry if one.opcode == "negate" and one.operand(0).opcode == "tanh"]
+        for one in found:
+            module.entry.replace(one, one.operand(0))
+        return bool(found)
+
+
+def register(registry):
+    for made in (Dice, Sleeps, Mark, Breaks):
+        registry.add_pass(made.name, made, made.__doc__)
+'''
+SUBTRACTS = "HloModule m\n\nENTRY e {\n  x = f32[4] parameter(0)\n  y = f32[4] parameter(1)\n" + (
+    "  a = f32[4] subtract(x, y)\n  b = f32[4] subtract(a, x)\n  c = f32[4] subtract(b, y)\n"
+    "  d = f32[4] subtract(c, a)\n  ROOT r = f32[4] tanh(d)\n}\n"
+)
+
+
+def _odd(tmp_path: Path, passes: str, timeout: float | None = None) -> Answer:
+    plugin = tmp_path / "odd.py"
+    plugin.write_text(ODD)
+    subject = Recipe(SUBTRACTS, "m.hlo", passes, None, ((str(plugin), ODD),), timeout=timeout).subject()
+    return CoreSearch(subject, make_oracle("reference", subject.module, None, 0)).run()
+
+
+def test_a_pass_that_rolls_dice_is_not_deterministic(tmp_path: Path) -> None:
+    for _ in range(3):
+        answer = _odd(tmp_path, "dce,dice,cse")
+        assert (answer.verdict, answer.culprits) == ("not-deterministic", [])
+        assert "after transforms_pipeline/dice:0" in answer.evidence[0]
+
+
+def test_a_pass_that_never_ends_is_ended(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    answer = _odd(tmp_path, "dce,mark,sleeps,cse", timeout=0.3)
+    assert answer.verdict == "compile-failure"
+    assert [one.pass_name for one in answer.culprits] == ["sleeps"]
+    assert "sleeps did not end within 0.3 s" in answer.evidence[0]
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_both_passes_of_a_pair_are_cures(tmp_path: Path) -> None:
+    answer = _odd(tmp_path, "mark,breaks,dce")
+    assert answer.pair == ("transforms_pipeline/mark:0", "transforms_pipeline/breaks:0")
+    assert {"--disable-passes mark:0", "--disable-passes breaks:0"} <= set(answer.cures)

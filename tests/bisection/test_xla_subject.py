@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from hloscope.bisect.running import run_command
 from hloscope.bisect.search import Outcome, single_cures
+from hloscope.bisect.subjects.xla_names import check_name, passes_of
 from hloscope.core.cli.main import run
+from hloscope.core.errors import UsageError
 
 SHIFT = """HloModule shift
 
@@ -90,6 +92,32 @@ def test_a_pass_that_does_not_run_cannot_be_switched_off(tmp_path: Path, capsys:
     source.write_text(SHIFT)
     assert run(["bisect", str(source), "--engine", "xla", "--disable-passes", "fusoin"]) == 2
     assert "did you mean fusion" in capsys.readouterr().err
+
+
+def test_names_in_the_environment_are_held_against_the_compiler_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_a=1 --xla_disable_hlo_passes=dce,fusionn")
+    source = tmp_path / "m.hlo"
+    source.write_text("HloModule m\n\nENTRY e {\n  x = f32[4] parameter(0)\n  ROOT r = f32[4] negate(x)\n}\n")
+    assert run(["bisect", str(source), "--engine", "xla"]) == 2
+    said = capsys.readouterr().err
+    assert "no pass 'fusionn'" in said and "fusion" in said and "not used here" in said
+
+
+def test_steps_inside_a_pass_are_no_passes(tmp_path: Path) -> None:
+    """XLA takes any name for a pass to switch off: what is none must not be among those that are tried."""
+    for name in (
+        "before_optimizations", "0001.simplification.after_dce.before_cse", "0002.simplification.after_dce.before_dce",
+        "0003.copy-insertion.after_adding_copies_to_resolve_interference",
+        "0004.copies.after_copy-insertion.before_pipeline-end", "cpu_after_optimizations",
+    ):  # fmt: skip
+        (tmp_path / f"module_0001.m.{name}.txt").write_text(
+            "HloModule m\n\nENTRY e {\n  ROOT x = f32[] parameter(0)\n}\n"
+        )
+    assert passes_of(str(tmp_path)) == ["dce", "dce", "copy-insertion"]
+    with pytest.raises(UsageError, match="no pass"):
+        check_name("after_adding_copies_to_resolve_interference", str(tmp_path))
 
 
 def test_a_user_s_program_is_searched_by_its_exit_code(tmp_path: Path) -> None:

@@ -188,6 +188,15 @@ VIEWS: tuple[View, ...] = (
             _c("start_us", "p.start_us", "start, microseconds since 1970"),
             _c("end_us", "p.start_us+p.ns/1000", "end, microseconds since 1970"),
             _c("ns", "p.ns", "run time in nanoseconds; empty where nothing says it"),
+            _c(
+                "own_ns",
+                # A pipeline's passes run within its time; a pass may have the name of a pipeline elsewhere.
+                "CASE WHEN p.pass NOT IN(SELECT pipeline FROM pass_rows WHERE pipeline>0)OR NOT EXISTS("
+                "SELECT 1 FROM pass_rows q WHERE q.module=p.module AND q.pipeline=p.pass"
+                " AND q.pipeline IS NOT p.pipeline AND q.ns>0 AND q.start_us>=p.start_us"
+                " AND q.start_us+q.ns/1000<=p.start_us+p.ns/1000+1)THEN p.ns END",
+                "the same, but empty for a nested pipeline whose passes have rows and times of their own: what to sum",
+            ),
             _c("fuel_used", "p.fuel", "rewrites that it applied"),
             _c(
                 "file",
@@ -345,6 +354,13 @@ class Schema:
         for view in (_EVENT_BASE, *self.views):
             connection.execute(f'DROP VIEW IF EXISTS "{view.name}"')
             connection.execute(view.statement)
+
+    def shadow_views(self, connection: sqlite3.Connection) -> None:
+        """Let a file whose views are older than its format answer through today's, without changing the file."""
+        stored = dict(connection.execute("SELECT name,sql FROM sqlite_master WHERE type='view'"))
+        for view in (_EVENT_BASE, *self.views):
+            if stored.get(view.name) != view.statement:
+                connection.execute(view.statement.replace("CREATE VIEW", "CREATE TEMP VIEW", 1))
 
     def migrate(self, connection: sqlite3.Connection, version: int) -> None:
         """Bring a file of an older version up to this one, in one transaction."""

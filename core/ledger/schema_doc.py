@@ -36,6 +36,8 @@ what was decided on the way. `hloscope sql RUN.ledger "SELECT …"` asks it; any
 ```sql
 -- the timeline of a module
 SELECT stage, pipeline, pass, changed, instructions_after, ns FROM passes WHERE module = 1;
+-- which passes took the time? (ns of a pipeline holds that of its passes, which have rows of their own)
+SELECT pass, count(*) runs, sum(own_ns) ns FROM passes GROUP BY pass ORDER BY ns DESC LIMIT 5;
 -- why was nothing done to this instruction?
 SELECT pass, code, sentence(id) FROM refusals WHERE subject = 'add.5';
 -- which passes spent the most fuel?

@@ -190,10 +190,11 @@ def open_ledger(path: str | os.PathLike[str], *, schema: Schema = SCHEMA) -> Led
             connection = _probe(_connect(name, "mode=ro&immutable=1"))
         if version < schema.version:
             connection = _upgraded_copy(connection, version, schema)
+        connection.execute("PRAGMA temp_store=MEMORY")
+        schema.shadow_views(connection)
     except (sqlite3.Error, OSError, UnicodeError) as error:
         raise ledger_error(name, error, "open the ledger") from error
     connection.path = name
-    connection.execute("PRAGMA temp_store=MEMORY")
     connection.execute("PRAGMA query_only=1")
     return connection
 

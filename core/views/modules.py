@@ -228,8 +228,7 @@ SELECT m.name AS module, r.target AS target,
   AS instructions_before,
  (SELECT p.after FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL ORDER BY p.ordinal DESC LIMIT 1)
   AS instructions_after,
- (SELECT sum(p.ns) FROM pass_rows p WHERE p.module=m.id
-  AND p.pass NOT IN (SELECT q.pipeline FROM pass_rows q WHERE q.module=m.id)) AS ns,
+ (SELECT sum(p.own_ns) FROM passes p WHERE p.module=m.id AND p.stage IS NOT NULL) AS ns,
  (SELECT count(*) FROM event_rows e LEFT JOIN pass_rows p ON p.id=e.pass WHERE coalesce(e.module,p.module)=m.id)
   AS events
 FROM module_rows m LEFT JOIN run_rows r ON r.id=m.run

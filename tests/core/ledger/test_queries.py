@@ -23,6 +23,7 @@ from hloscope.core.ledger import (
     sql,
 )
 from hloscope.core.ledger.schema_doc import document
+from hloscope.core.views.modules import captured_modules
 
 OUTCOMES = [("applied", None), ("refused", "fuel_exhausted"), ("refused", "shape")]
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -97,6 +98,26 @@ def test_the_timeline(ledger: Path) -> None:
     ]
     assert rows(ledger, "SELECT stage, lines, size FROM stages") == [(0, 2, 2), (1, 2, 2)]
     assert rows(ledger, "SELECT name, passes, info FROM modules") == [("jit_f", 4, '{"fingerprint":"abc"}')]
+
+
+def test_the_time_of_nested_pipelines_is_counted_once(tmp_path: Path) -> None:
+    """Rows in the order in which XLA logs them: a pipeline's own after those of its passes."""
+    path = tmp_path / "run.ledger"
+    rows = [
+        ("cse", "simplify", 10, 4), ("simplify", "simplify", 14, 2), ("simplify", "all", 10, 7),
+        ("copy-insertion", "all", 20, 5), ("steps", "copy-insertion", None, None), ("cse", "all", 26, 3),
+        ("simplify", "late", 30, 2),
+    ]  # fmt: skip
+    with LedgerWriter(path) as writer:
+        writer.begin_module("m")
+        for name, pipeline, start, us in rows:
+            ns = None if us is None else us * 1000
+            writer.add_pass(PassRecord(name, pipeline, start_us=start, ns=ns))
+    with LedgerReader(path) as reader:
+        found = reader.sql("SELECT own_ns/1000 FROM passes ORDER BY stage").rows
+    assert [one[0] for one in found] == [4, 2, None, 5, None, 3, 2]
+    (captured,) = captured_modules(str(path))
+    assert captured["ns"] == 16_000
 
 
 def test_decisions(ledger: Path) -> None:

@@ -96,6 +96,19 @@ def test_a_newer_format_is_refused_in_one_line(tmp_path: Path) -> None:
     )
 
 
+def test_older_views_of_the_same_format_answer_as_todays_do(tmp_path: Path) -> None:
+    path = make(tmp_path / "run.ledger")
+    raw = sqlite3.connect(path)
+    raw.execute("DROP VIEW passes")
+    raw.execute("CREATE VIEW passes AS SELECT id FROM pass_rows")
+    raw.commit()
+    raw.close()
+    before = path.read_bytes()
+    with LedgerReader(path) as reader:
+        assert reader.sql("SELECT count(own_ns) FROM passes").rows == [(1,)]
+    assert path.read_bytes() == before
+
+
 def _add_machine(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE run_rows ADD COLUMN machine TEXT")
     connection.execute("UPDATE run_rows SET machine='unknown'")

@@ -18,6 +18,8 @@ CALLS = frozenset({"pallas_call"})
 ARRAYS = frozenset({"ShapeDtypeStruct", "ones", "zeros", "empty", "full"})
 """Calls whose first argument is the shape of what they make."""
 
+UNKNOWN_WORD = "?"
+
 
 class Unknown(Exception):
     """An expression whose value the text does not give."""
@@ -53,6 +55,7 @@ class Site:
     operands: list[tuple[int, ...] | None]
     """Shapes of operands that are parameters whose defaults are literal shapes."""
     semantics: tuple[str, ...] = ()
+    """A word for each dimension, `UNKNOWN_WORD` for one that the text does not give."""
     backend: str | None = None
     scope: Scope | None = None
     """The names around it, for readers that ask for more."""
@@ -258,17 +261,21 @@ def _site(node: ast.Call, function: str | None, scope: Scope) -> Site:
         hint = ast.unparse(owner).lower() if owner is not None else _callee(params).lower()
         backend = "triton" if "triton" in hint else "tpu" if "tpu" in hint else None
         words = next((w.value for w in params.keywords if w.arg == "dimension_semantics"), None)
-        semantics = tuple(
-            e.value
-            for e in getattr(_follow(words, scope), "elts", [])
-            if isinstance(e, ast.Constant) and isinstance(e.value, str)
-        )
+        semantics = tuple(_word(one, scope) for one in getattr(_follow(words, scope), "elts", []))
     known_grid = "grid" in given or spec is None
     return Site(
         node, function, kernel, str(title), _grid(given.get("grid"), scope) if known_grid else None, prefetch,
         _specs(given.get("in_specs"), scope), _specs(given.get("out_specs"), scope),
         _shapes(out_shape, scope), _operand_shapes(node, scope), semantics, backend, scope,
     )  # fmt: skip
+
+
+def _word(node: ast.expr, scope: Scope) -> str:
+    """What is said of a dimension, as a string or a member of jax's enumeration."""
+    node = _follow(node, scope) or node
+    if isinstance(node, ast.Attribute) and node.attr.isupper():
+        return node.attr.lower()
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else UNKNOWN_WORD
 
 
 def _follow(node: ast.expr | None, scope: Scope, depth: int = 0) -> ast.expr | None:
@@ -449,5 +456,3 @@ def reached_from(tree: ast.Module, name: str) -> set[str | None]:
                 seen.add(node.id)
                 todo.append(node.id)
     return set(seen)
-
-

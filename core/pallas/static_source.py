@@ -16,9 +16,12 @@ from typing import Any
 
 from hloscope.core.errors import Severity, UsageError
 from hloscope.core.pallas.checks.finding import Finding
+from hloscope.core.pallas.checks.grid_axes import unused_words
 from hloscope.core.pallas.chips import GPUS, LANES, SUBLANES, TPUS
+from hloscope.core.pallas.interpret.primitives import clamped
 from hloscope.core.pallas.python_reader import read_python
 from hloscope.core.pallas.report import CallReport
+from hloscope.core.pallas.static_axes import unused_dimensions
 from hloscope.core.pallas.static_sites import Scope, Site, Spec, Unknown, find_sites, reached_from, value_of
 
 MOST_POINTS = 1 << 16
@@ -146,6 +149,10 @@ def _check(site: Site, path: str, columns: Columns, target: str | None) -> Itera
             if backend == "tpu" and spec.shape is not None and spec.space not in ("smem", "any", "hbm"):
                 yield from _check_tiles(spec, f"{kind} {number}", array, finding)
     yield from _check_parallel(site, target, finding)
+    if target not in GPUS:
+        place = next((word.value for word in site.node.keywords if word.arg == "grid"), site.node)
+        for dim, bound in unused_dimensions(site):
+            yield finding("unused-grid-axis", unused_words(dim, bound, len(site.outputs or ())), place)
     if site.inputs is None or site.outputs is None or site.grid is None or None in (site.grid or ()):
         what = [
             word
@@ -236,10 +243,13 @@ def _check_range(
                 continue
             blocks = -(-extent // size) if size else 0
             if not 0 <= index < blocks:
+                whole = max(blocks, 1) * size
+                instead = clamped(index * size, size, whole) // size
                 yield finding(
                     "index-map-out-of-range",
                     f"at grid point {point} the index map of {title} gives block {index} of {blocks} in dimension"
-                    f" {dim}: interpret=True silently uses the last block again",
+                    f" {dim}: interpret=True{', counting from the end,' if index < 0 else ''} silently uses block"
+                    f" {instead} again",
                     place,
                 )
                 return

@@ -123,3 +123,49 @@ def test_text_that_is_no_python_is_the_users_fault(tmp_path: Path) -> None:
     assert told.value.line == 1 and "not Python" in told.value.message
     with pytest.raises(UsageError, match="no function 'g'"):
         scan_text("def f(x): return x\n", "kernels.py", function="g")
+
+
+AXIS = """
+import jax.numpy as jnp
+from elsewhere import helper
+N = 2
+def half(x): return x * pl.program_id(2)
+def kernel(x_ref, o_ref):
+    {body}
+def f(x):
+    return pl.pallas_call(
+        kernel, grid=(4, 4, 3), out_shape=jax.ShapeDtypeStruct((32, 512), "float32"),
+        in_specs=[pl.BlockSpec((8, 128), {map})],
+        out_specs=pl.BlockSpec((8, 128), lambda i, j, k: (i, j)){more})(x)
+"""
+PLAIN, SAME = "o_ref[...] = jnp.tanh(x_ref[...]) + jnp.zeros_like(o_ref)", "lambda i, j, k: (i, j)"
+
+
+@pytest.mark.parametrize(
+    ("body", "index_map", "more", "found"),
+    [
+        (PLAIN, SAME, "", True),
+        (PLAIN, "lambda i, *rest: (i, 0)", "", True),
+        ("y = x_ref[...].astype(N); o_ref[...] = jax.lax.fori_loop(0, N, lambda _, z: z + y, y)", SAME, "", True),
+        (PLAIN, "lambda i, j, k: (i, k)", "", False),
+        (PLAIN, "lambda i, *rest: (i, rest[1])", "", False),
+        (PLAIN, "helper", "", False),
+        ("o_ref[...] = x_ref[...] * pl.program_id(N)", SAME, "", False),
+        ("o_ref[...] = half(x_ref[...])", SAME, "", False),
+        ("o_ref[...] = jax.lax.map(half, x_ref[...])", SAME, "", False),
+        ("o_ref[...] = helper(x_ref[...])", SAME, "", False),
+        ("o_ref[...] += x_ref[...]", SAME, "", False),
+        ("helper.fill(o_ref)", SAME, "", False),
+        ("o_ref[...] = pltpu.prng_random_bits((8, 128))", SAME, "", False),
+        (PLAIN, SAME, ", input_output_aliases={0: 0}", False),
+        (PLAIN, SAME, ", compiler_params=pltpu.CompilerParams(dimension_semantics=(P, P, pltpu.PARALLEL))", False),
+    ],
+)  # fmt: skip
+def test_a_dimension_of_the_grid_on_which_nothing_depends(body: str, index_map: str, more: str, found: bool) -> None:
+    text = AXIS.replace("{body}", body).replace("{map}", index_map).replace("{more}", more)
+    _, all_found = scan_text(HEADER + text, "kernels.py")
+    said = [one for one in all_found if one.code == "unused-grid-axis"]
+    assert len(said) == found
+    if found:
+        assert (said[0].line - HEADER.count("\n"), said[0].severity) == (10, "information")
+        assert "dimension 2 of the grid" in said[0].message and "computed 3 times" in said[0].message

@@ -71,6 +71,8 @@ class Pairs:
     which they should be tried."""
     fresh: set[HloInstruction] = field(default_factory=set["HloInstruction"])
     """The new instructions."""
+    looked_at: set[HloInstruction] = field(default_factory=set["HloInstruction"])
+    """Instructions of the later stage whose values were matched."""
 
     def deeper(self, border: Border) -> Border | None:
         """The operand through which the two differ, where they do the same and one operand alone differs."""
@@ -108,6 +110,7 @@ def pairs_of(
     pairs = Pairs(Alignment(before, after), theirs, ours)
     grouped: dict[tuple[str, int], list[Border]] = {}
     for old, new in _computations(before, after):
+        pairs.looked_at.update(new)
         for a, near in _match(old, new, pairs, origin):
             for rank, b in enumerate(near):
                 grouped.setdefault((origin(a), rank), []).append(Border(a, b, _uses(a)))
@@ -157,6 +160,13 @@ def _alike_where_finite(arrays: Sequence[Array], others: Sequence[Value]) -> boo
         if 4 * np.count_nonzero(told) < told.size or not _close(one[told], other[told]):
             return False
     return True
+
+
+def differing_turn(pairs: Pairs, border: Border) -> int | None:
+    """The first turn (of a loop) in which the two of a border have other values; None where none is known."""
+    ours, theirs = pairs.ours.of(border.after), pairs.theirs.of(border.before)
+    both = zip(ours, theirs, strict=False)
+    return next((turn for turn, (one, other) in enumerate(both) if not _close(other, one)), None)
 
 
 def _uses(one: HloInstruction) -> list[tuple[HloInstruction | None, int]]:

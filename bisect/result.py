@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from hloscope.bisect.minimal import Minimal
     from hloscope.core.runtime.evaluator import Array
 
 Verdict = Literal[
@@ -78,6 +80,9 @@ class Answer:
         default_factory=dict[str, "tuple[list[Array], list[Array]]"]
     )
     """Files of arrays for a bundle, inputs and outputs, by name."""
+
+    minimal: Callable[[], Minimal | None] | None = None
+    """Cuts the guilty computation of a stage out, for a bundle; None where no stage is wrong on values."""
 
     @property
     def fault(self) -> bool:

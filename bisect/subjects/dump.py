@@ -8,6 +8,7 @@ known that makes the results right again.
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hloscope.bisect.journal import digest
-from hloscope.bisect.narrow import Seen, leaves_a_limit, pairs_of
+from hloscope.bisect.minimal import Minimal, minimal_pair
+from hloscope.bisect.narrow import Pairs, Seen, leaves_a_limit, pairs_of
 from hloscope.bisect.probing import Prober
 from hloscope.bisect.putback import (
     OPENED,
@@ -83,13 +85,14 @@ class DumpSearch:
     def run(self) -> Answer:
         """Search and answer. Raises a HloscopeError where the first stage cannot be read or evaluated."""
         with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
-            answer = _Search(self, Path(folder)).run()
+            search = _Search(self, Path(folder))
+            answer = search.run()
         if self.inputs is not None or self.expected is not None or len(self.run_) < 2:
             return answer
         if answer.verdict == "allowed-change":
             # Rounding moves the results far, and small values hide a limit: other inputs may tell more.
             variants, turned = VARIANTS, False
-        elif answer.verdict == "no-difference":
+        elif answer.verdict == "no-difference" or search.by_text:
             # Nor do the same inputs go into every branch, or meet in every comparison.
             variants, turned = VARIANTS[1:2], True
         else:
@@ -100,8 +103,9 @@ class DumpSearch:
             with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
                 changed = self._changed(module, change, turned)
                 other = replace(self, inputs=changed, quick=quick, limits="limits" in said)
-                again = _Search(other, Path(folder)).run()
-            if again.verdict == "wrong-stage":
+                search = _Search(other, Path(folder))
+                again = search.run()
+            if again.verdict == "wrong-stage" and not search.by_text:
                 too = ", with integers and predicates turned round" if turned else ""
                 again.evidence.insert(0, f"seen on inputs {said}{too}")
                 return again
@@ -148,6 +152,8 @@ class _Search:
         self._stages = _distinct(asked.run_)
         self._verdicts: dict[int, StageVerdict] = {}
         self._answer = Answer("cannot-tell")
+        self.by_text = False
+        """Whether a line is accused that no value tells from what it was: one that a value tells goes before it."""
         self._so_far = ""
 
     def run(self) -> Answer:
@@ -335,12 +341,19 @@ class _Search:
         if found[0].kind == "module":
             answer.evidence.append(f"stage {number} ({row.pass_name}) is no valid module, and the stage before is")
         elif found[0].kind == "value":
+            self.by_text = True
             moved = self._verdicts.get(number, _UNSEEN).max_abs
             far = "moves the results no farther than rounding could" if moved else "moves no result on these inputs"
             answer.evidence.append(
                 f"stage {number} ({row.pass_name}) {far}, but changes what an instruction of the same name and "
                 "operands says"
             )
+            made = self._made(found[0].instruction, position)
+            if made is not None:
+                answer.evidence.append(
+                    f"%{found[0].instruction} is there since stage {made} ({self._run.outline[made].pass_name}): if "
+                    "what that made of it was wrong, this stage mends it"
+                )
         else:
             answer.evidence.append(f"stage {number} ({row.pass_name}) is wrong in what evaluation cannot see")
         for one in found[:4]:
@@ -351,6 +364,13 @@ class _Search:
                 )
             )  # fmt: skip
         answer.texts |= {"before.hlo": self._texts[self._stages[position - 1]](), "after.hlo": self._texts[number]()}
+
+    def _made(self, name: str, position: int) -> int | None:
+        """The stage that made an instruction; None where the first one has it."""
+        at = position
+        while at and re.search(rf"(?m)^\s*(?:ROOT )?%?{re.escape(name)} = ", self._texts[self._stages[at - 1]]()):
+            at -= 1
+        return self._stages[at] if at else None
 
     def _hazards(self) -> list[str]:
         """What is unsafe in the final module's buffers, one sentence each."""
@@ -417,19 +437,22 @@ class _Search:
             answer.evidence.append(f"what it changed cannot be taken apart: {error}")
             answer.culprits.append(culprit)
             return
+        answer.minimal = lambda: self._cut_out(found, earlier, number)
         chosen = self._smallest(found, earlier, number)
         if not chosen:
-            answer.culprits.append(culprit)
+            answer.culprits.append(self._narrowed(culprit, found, earlier, number) or culprit)
             return
         lines = self._lines(chosen[0], found, earlier, number) if len(chosen) == 1 else []
         if len(lines) == 1 and _reads_as_before(lines[0]):
             answer.culprits.append(self._name_line(culprit, lines[0]))
             return
-        if len(chosen) > 1 or len(found.cone(chosen[0])) > 1 or chosen[0].after.called_computations:
-            narrowed = self._narrowed(culprit, found, earlier, number)
-            if narrowed is not None:
-                answer.culprits.append(narrowed)
-                return
+        alone = chosen[0].after if len(chosen) == 1 and len(found.cone(chosen[0])) == 1 else None
+        narrowed = self._narrowed(
+            culprit, found, earlier, number, None if alone is None or alone.called_computations else alone
+        )
+        if narrowed is not None:
+            answer.culprits.append(narrowed)
+            return
         if lines:
             cone = tuple(one.name for one in found.cone(chosen[0]))
             for line in lines:
@@ -464,19 +487,22 @@ class _Search:
         chosen, _ = smallest_cure(len(lines), cured, "line", self._saw)
         return [lines[at] for at in sorted(chosen)]
 
-    def _narrowed(self, culprit: Culprit, found: Alignment, earlier: int, number: int) -> Culprit | None:
-        """The first instruction that computes what the stage before did not; None where values do not tell."""
-        before, after = lay_open(found.before), lay_open(found.after)
-        theirs, ours = self._moved(before, after, earlier, number)
-        seen = self._judge.seen(before.module, theirs), self._judge.seen(after.module, ours)
-        if seen[0] is None or seen[1] is None:
-            return None
-        def origin(one: HloInstruction) -> str:
-            names = after.names if one.parent.module is after.module else before.names
-            return names.get(one.name, one.name)
+    def _narrowed(
+        self, culprit: Culprit, found: Alignment, earlier: int, number: int, known: HloInstruction | None = None
+    ) -> Culprit | None:
+        """The first instruction that computes what the stage before did not; None where values do not tell.
 
-        pairs = pairs_of(before.module, after.module, seen[0], seen[1], origin)
-        values, tried = {**theirs, **ours}, 0
+        None, too, where that is true of the one that is `known`; if it is not, its reader may be what went wrong.
+        """
+        compared = self._compared(found, earlier, number)
+        if compared is None:
+            return None
+        pairs, before, after, values, origin = compared
+        if known is not None:
+            same = [one for one in pairs.looked_at if origin(one) == known.name]
+            if not same or any(one in pairs.fresh for one in same):
+                return None
+        tried = 0
 
         def cures(borders: Sequence[Border]) -> bool:
             nonlocal tried
@@ -491,12 +517,40 @@ class _Search:
         border = group[0]
         while len(group) == 1 and (deeper := pairs.deeper(border)) is not None and cures([deeper]):
             border = deeper
+        self._answer.minimal = lambda: minimal_pair(pairs, border)
         cone = [origin(one) for one in pairs.cone(border.after)]
         now, was = _parts(_written(border.after, found.after, after), _written(border.before, found.before, before))
         old = before.names.get(border.before.name, border.before.name)
         sentence = f"%{cone[0]} is {now} where %{old} was {was}"
         sentence += "; what it reads has the values that it had" if len(cone) == 1 else ""
         return replace(culprit, instruction=cone[0], produced=tuple(dict.fromkeys(cone)), sentence=sentence)
+
+    def _compared(
+        self, found: Alignment, earlier: int, number: int
+    ) -> tuple[Pairs, Flat, Flat, dict[str, Array], Callable[[HloInstruction], str]] | None:
+        """The values of two stages, matched; None where they run on several devices. The last tells original names."""
+        before, after = lay_open(found.before), lay_open(found.after)
+        theirs, ours = self._moved(before, after, earlier, number)
+        seen = self._judge.seen(before.module, theirs), self._judge.seen(after.module, ours)
+        if seen[0] is None or seen[1] is None:
+            return None
+
+        def origin(one: HloInstruction) -> str:
+            names = after.names if one.parent.module is after.module else before.names
+            return names.get(one.name, one.name)
+
+        pairs = pairs_of(before.module, after.module, seen[0], seen[1], origin)
+        return pairs, before, after, {**theirs, **ours}, origin
+
+    def _cut_out(self, found: Alignment, earlier: int, number: int) -> Minimal | None:
+        """The computation of the named instruction and the one that it may stand for."""
+        compared = self._compared(found, earlier, number)
+        names = {one.instruction for one in self._answer.culprits}
+        if compared is None:
+            return None
+        pairs, *_, origin = compared
+        borders = [one for group in pairs.groups for one in group if origin(one.after) in names]
+        return next((cut for one in borders if (cut := minimal_pair(pairs, one)) is not None), None)
 
     def _leaves_a_limit(self, earlier: int, number: int) -> bool:
         if not all(np.isfinite(one.astype(np.float64)).all() for one in self._judge.inputs if _is_float(one)):

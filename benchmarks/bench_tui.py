@@ -2,7 +2,8 @@
 
     python benchmarks/bench_tui.py [--stages 200] [--instructions 40000] [--dump DIR]
 
-Without --dump a synthetic dump is made in a temporary folder; with it DIR is used, and made where it does not exist.
+Without --dump a synthetic dump is made in the folder for temporary files (a gigabyte at the usual size), and found
+there by later runs that ask for the same; with it DIR is used, and made where it does not exist.
 The dashboard is driven without a terminal; what it would send to one is put together all the same. "Answered" is the
 time until a key was handled and what changed was drawn; "shown" until what it asked for stands there too. In brackets:
 processor time of the thread that answers keys, which other work on the machine changes little. Beside them is what
@@ -16,12 +17,14 @@ import asyncio
 import inspect
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,7 @@ from hloscope.tui.state import State
 from hloscope.tui.widgets.line_pane import LinePane
 
 MOVES = 10
+LEAST_STAGES = MOVES + 8
 PATIENCE_SECONDS = 60.0
 """How long any one answer is waited for."""
 KEY_MS = 50.0
@@ -64,17 +68,26 @@ class Dashboard(DashboardApp):
             self.painted += 1
 
 
-@contextmanager
-def dump_folder(given: Path | None, instructions: int, stages: int) -> Generator[Path]:
-    """The dump: given, or made."""
-    if given is not None:
-        if not given.exists():
-            make_stages(instructions, stages, given)
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="hloscope-bench-") as folder:
-        make_stages(instructions, stages, Path(folder))
-        yield Path(folder)
+def dump_folder(given: Path | None, instructions: int, stages: int) -> Path:
+    """The dump: given, or made by an earlier run, or made."""
+    folder = given or kept_dump(instructions, stages)
+    if not folder.exists():
+        # Under another name until it is whole: a run that is broken off leaves no half of one to the next.
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        making = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+        try:
+            make_stages(instructions, stages, making)
+            making.rename(folder)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+    return folder
+
+
+def kept_dump(instructions: int, stages: int) -> Path:
+    """Where a dump of a size lies; another one where what makes it changed, or for another user."""
+    makers = b"".join((Path(__file__).parent / name).read_bytes() for name in ("make_dumps.py", "make_hlo.py"))
+    told = f"{os.getuid()}-{stages}x{instructions}-{sha256(makers).hexdigest()[:12]}"
+    return Path(tempfile.gettempdir()) / f"hloscope-bench-dump-{told}"
 
 
 async def shown(pilot: Pilot[None]) -> None:
@@ -139,9 +152,8 @@ async def moved(pilot: Pilot[None], name: str) -> Taken:
     return clock.read()
 
 
-async def measure(run: FarRun, started: Clock) -> None:
+async def measure(run: FarRun, started: Clock, state: State) -> None:
     """Drive it and print."""
-    state = State(Path(tempfile.mkdtemp(prefix="hloscope-bench-")) / "dashboard.json")
     app = Dashboard(run, start=Place("stages"), state=state)
     async with app.run_test(size=(160, 50)) as pilot:
         await drawn(pilot)
@@ -267,14 +279,16 @@ def main() -> None:
     parser.add_argument("--instructions", type=int, default=40_000)
     parser.add_argument("--dump", type=Path)
     given = parser.parse_args()
-    with dump_folder(given.dump, given.instructions, given.stages) as folder:
-        size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-        busy = ", ".join(f"{one:.1f}" for one in os.getloadavg())
-        print(f"{folder.name}: {size / 1e6:,.0f} MB; load of the machine {busy} on {os.cpu_count()} processors")
-        plain_diff(folder)
-        started = Clock()
-        with FarRun(str(folder)) as run:
-            asyncio.run(measure(run, started))
+    folder = dump_folder(given.dump, given.instructions, given.stages)
+    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    busy = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    print(f"{folder}: {size / 1e6:,.0f} MB; load of the machine {busy} on {os.cpu_count()} processors")
+    plain_diff(folder)
+    started = Clock()
+    with FarRun(str(folder)) as run, tempfile.TemporaryDirectory(prefix="hloscope-bench-") as scratch:
+        if len(run.outline) < LEAST_STAGES:
+            parser.error(f"{folder} has {len(run.outline)} stages; {LEAST_STAGES} are needed to move between")
+        asyncio.run(measure(run, started, State(Path(scratch) / "dashboard.json")))
     busy = ", ".join(f"{one:.1f}" for one in os.getloadavg())
     kept = f"above its goal: {'; '.join(missed)}" if missed else "every goal kept"
     print(f"{kept} (load at the end {busy})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -55,6 +56,36 @@ def cause_of_copy(run: Run, name: str) -> CopyRow | None:
     return own or next((row for row in rows if name in row.also), None)
 
 
+_KERNEL_TARGETS = ("tpu_custom_call", "__gpu$xla.gpu.triton", "triton_kernel_call", "mosaic_gpu")
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """A kernel of the program's own in the last stage."""
+
+    name: str
+    target: str
+    file: str | None
+    line: int | None
+
+
+def own_kernels(run: Run) -> list[KernelCall]:
+    """Custom calls of the last stage that Pallas, or Triton, makes, with the Python line that each comes from."""
+    index = run.stage_index(-1)
+    found: list[KernelCall] = []
+    for i in range(index.instruction_count):
+        if index.opcode(i) != "custom-call":
+            continue
+        target = _TARGET.search(index.attributes_text(i))
+        if target is not None and target[1].startswith(_KERNEL_TARGETS):
+            frames = index.frames(i)
+            # The innermost frame is the kernel's own caller, pallas_call being jax's.
+            at = frames[0] if frames else None
+            found.append(KernelCall(index.name(i), target[1], at.file if at else None, at.line if at else None))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of the order in which the module runs."""
@@ -91,7 +122,8 @@ def schedule(run: Run) -> Schedule:
     try:
         found = run.buffers.map(largest=0)
         order, profile, peak = list(found.steps), found.profile, found.peak_step
-        origin = "as the compiler scheduled it" if index.is_scheduled else "scheduled by hloscope: the module was not"
+        who = "hloscope" if run.source.by_core else "the compiler"
+        origin = f"as {who} scheduled it" if index.is_scheduled else "scheduled by hloscope: the module was not"
     except HloscopeError as error:
         order, origin = [], f"memory is not known: {error.message}"
     if not order:

@@ -112,10 +112,12 @@ def analyse(
     seed: int = 0,
     runs: int = 4,
     recorder: LedgerWriter | None = None,
+    timeout: float = 60.0,
 ) -> PallasReport:
     """Looks at the Pallas calls of a file.
 
-    ``runs`` is how many orders of steps and copies each call is interpreted in, beginning with ``seed``. ``recorder``
+    ``runs`` is how many orders of steps and copies each call is interpreted in, beginning with ``seed``; ``timeout``
+    how many seconds each interpreter of a call may take. ``recorder``
     is given every finding, and every step of the plain run of each call, as events. Raises
     ``UsageError`` for a file, function, target or shape that cannot be used, ``CompileError`` where the tracing child
     fails.
@@ -136,7 +138,7 @@ def analyse(
     if interpret:
         from hloscope.core.pallas.interpret.session import interpret_trace
 
-        findings, rungs = interpret_trace(traced, target, seed=seed, runs=runs, recorder=recorder)
+        findings, rungs = interpret_trace(traced, target, seed=seed, runs=runs, recorder=recorder, timeout=timeout)
         report.findings = ordered([*report.findings, *told_by_running(report.findings, findings)])
         report.rungs.extend(rungs)
     record_findings(report, recorder)

@@ -177,7 +177,7 @@ async def test_fusion_filters_bars_and_the_reason_of_a_pair() -> None:
         await press(pilot, "v", "O")
         await press(pilot, *["greater_than_sign"] * 8)
         shown = lines(pilot, "#detail")
-        assert "the queue after step" in shown and "next, at step" in shown
+        assert "the queue of main.7 after step" in shown and "next, at step" in shown
         await ask(pilot, "p", "nothing-like-it")
         assert "no decision matches" in lines(pilot, "#list")
     async with dashboard(TPU, start=Place("fusion")) as pilot:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _BAR = 24
 _PROBE = re.compile(r"(.*) (-?\d+) of (-?\d+)\.\.(-?\d+):")
 
+_FIRST = "no probe yet: inputs are made, and the first and the last of it are run before anything is searched"
 _OUTCOMES = {"right": "added", "wrong": "removed"}
 
 
@@ -81,7 +82,7 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
             lines = [plain(_live(one, whole), "") for one in self._said[-500:]]
             if not lines and not self._searching:
                 lines = self._offer()
-            self.fill(lines, cursor=0 if not self._said else len(lines) - 1, empty="no probe yet")
+            self.fill(lines, cursor=0 if not self._said else len(lines) - 1, empty=_FIRST)
 
     def _offer(self) -> list[Line]:
         """What a search would do."""
@@ -151,6 +152,7 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
             self._said = [*answer.said] or [f"it ended with code {answer.code} and no answer"]
             self._answer = None
         self._show()
+        self.turn_to(self.rows)
 
     def _put_answer(self, data: dict[str, Any]) -> None:
         culprits = cast("list[dict[str, Any]]", data.get("culprits") or [])
@@ -202,7 +204,7 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
                 cut = len(text) - len(outcome)
                 parts = ((text[:cut], ""), (outcome, _OUTCOMES.get(outcome, "modified")))
                 lines.append(Line("  " + text, "", differs=(("  ", ""), *parts), item=one))
-        self.fill(lines)
+        self.fill(lines, cursor=1 if culprits else 0)
 
     def details(self, item: object, line: Line) -> Sequence[Line]:
         """A culprit, a probe, or the evidence."""

@@ -274,7 +274,10 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
             kept = sum(one.donated for one in data.allocations)
             told = f"{kept} donated parameters hold a result" if kept > 1 else "one donated parameter holds a result"
             return _RISKS, list(
-                note(f"none found: no wrong sharing, no lost donation; {told if kept else 'none is donated'}")
+                note(
+                    f"none found: no wrong sharing, no lost donation; {told if kept else 'none is donated'}. "
+                    "What jax itself could not use it said when it compiled; the compiler was not told of that"
+                )
             )
         return _RISKS, [
             Line(

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _BAR = 12
 _FATES = {
     Fate.RUNS: "run by themselves",
-    Fate.TRANSPOSE: "became transposes",
-    Fate.INSIDE: "are computed inside fusions",
-    Fate.REMOVED: "were removed by later passes",
+    Fate.TRANSPOSE: "now transposes",
+    Fate.INSIDE: "computed inside fusions",
+    Fate.REMOVED: "removed by later passes",
 }
 _WORDS = {Fate.INSIDE: "in fusion", Fate.REMOVED: "removed"}
 """Instead of a bar."""

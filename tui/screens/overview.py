@@ -75,6 +75,8 @@ letters before the findings go to their place; a works the slow ones out in a la
         self._flags: str | None = None
         self._pattern: str | None = None
         """Which passes were dumped, where not all were."""
+        self._listed_for = 0
+        """Columns for which the findings were last told."""
         self._wish = ""
         """The finding whose letter was pressed before it was known."""
 
@@ -197,7 +199,13 @@ letters before the findings go to their place; a works the slow ones out in a la
         out += [f"note: {one}" for one in summary.notes[:2]]
         return "\n".join(out)
 
+    def on_resize(self) -> None:
+        """What is told of a finding is as long as the screen is wide."""
+        if self._started and self._found and self.size.width != self._listed_for:
+            self._list()
+
     def _list(self) -> None:
+        self._listed_for = self.size.width
         lines = [Line("worth looking at first", "heading")]
         for key, letter, title in self._KEYS:
             one = self._found.get(key)
@@ -289,7 +297,7 @@ letters before the findings go to their place; a works the slow ones out in a la
         """Put the cursor on a pass."""
         if place.stage is not None:
             self._cursor = place.stage
-            self.query_one(StripChart).show(self._rows, place.stage)
+            self.query_one(StripChart).show(self._rows, place.stage, no_times(self.run))
             self._strip_moved()
 
     def where(self) -> str:

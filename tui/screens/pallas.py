@@ -13,7 +13,9 @@ from textual.binding import Binding, BindingType
 
 from hloscope.tui import child
 from hloscope.tui.content import Line, Mark, plain
+from hloscope.tui.far import call
 from hloscope.tui.navigation import Place
+from hloscope.tui.questions import KernelCall, own_kernels
 from hloscope.tui.screens.base import Work
 from hloscope.tui.screens.two_panes import TwoPanesScreen
 from hloscope.tui.show import columns, counted, show_bytes
@@ -48,6 +50,9 @@ class _Place:
         self.file, self.line = file, line
 
 
+_OFFER = "Grid, blocks, races and other faults of Pallas kernels: a names the file."
+
+
 class PallasScreen(TwoPanesScreen):
     """Findings and kernels on the left, one of them on the right."""
 
@@ -69,6 +74,8 @@ without --trace the file is only parsed; --trace imports it in a child process, 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._words = ""
+        self._own: list[str] = []
+        """Python files that the compiled program's own kernels come from."""
         self._data: dict[str, Any] | None = None
         self._step = 0
         self._told: object = None
@@ -82,7 +89,20 @@ without --trace the file is only parsed; --trace imports it in a child process, 
             self.action_again()
         else:
             self.head("a names a Python file with pallas_call in it")
-            self.fill([], empty="Grid, blocks, races and other faults of Pallas kernels: a names the file.")
+            self.fill([], empty=_OFFER)
+            self.ask_core(lambda work: call(own_kernels, self.run), self._put_own, group="own", failed=lambda _: None)
+
+    def _put_own(self, found: list[KernelCall]) -> None:
+        """The kernels that the compiled program calls, until a file is named."""
+        if self._words or not found:
+            return
+        self._own = [one.file for one in found if one.file is not None]
+        lines = [plain(_OFFER, ""), plain(), Line("kernels of its own that the compiled program calls", "heading")]
+        for one in found:
+            at = f"{one.file}:{one.line}" if one.file is not None else "no source line"
+            item = _Place(one.file, one.line) if one.file is not None and one.line is not None else None
+            lines.append(Line(f"  {one.name}  ({one.target})  {at}", "note", one.name, item=item))
+        self.fill(lines, cursor=3)
 
     def answered(self, what: str, text: str) -> None:
         """Another file."""
@@ -92,7 +112,7 @@ without --trace the file is only parsed; --trace imports it in a child process, 
 
     def suggestion(self, what: str) -> str:
         """The file that is open."""
-        return self._words if what == "file" else ""
+        return (self._words or next(iter(self._own), "")) if what == "file" else ""
 
     def action_trace(self, option: str) -> None:
         """The same file, traced or run."""

@@ -16,6 +16,9 @@ from hloscope.tui.widgets.plain import Horizontal, Vertical
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
+_WORDS = 12
+"""Lines that are no table."""
+
 
 class TwoPanesScreen(RunScreen):
     """`#head` above, `#list` on the left, `#detail` on the right. The list's lines carry their row as `item`."""
@@ -49,7 +52,8 @@ class TwoPanesScreen(RunScreen):
         found.display = bool(columns)
 
     def fill(self, lines: Sequence[Line], *, cursor: int = 0, empty: str = "nothing to show") -> None:
-        """Other rows."""
+        """Other rows; a few words instead of rows go on below where the pane is too narrow."""
+        self.rows.fold = len(lines) <= _WORDS and all(line.item is None for line in lines)
         self.rows.show(lines or note(empty), cursor=cursor)
         self._chosen()
 

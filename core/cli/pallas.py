@@ -36,6 +36,14 @@ BYTES = 1024
     show_default=True,
     help="Orders that --interpret runs of each call.",
 )
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Longest that --interpret runs one call in each interpreter.",
+)
 @click.option("--ledger", metavar="RUN.ledger", help="Record findings, and every step of the plain run, in a ledger.")
 @click.option("--force", is_flag=True, help="Replace RUN.ledger where it exists.")
 @click.option("--steps", "all_steps", is_flag=True, help="List what every grid step fetches.")
@@ -48,6 +56,7 @@ def command(
     shapes: tuple[str, ...],
     seed: int,
     runs: int,
+    timeout: float,
     ledger: str | None,
     force: bool,
     all_steps: bool,
@@ -79,7 +88,7 @@ def command(
             recorder = stack.enter_context(LedgerWriter(ledger, info, force=force))
         report = analyse(
             path, function, target=target, trace=trace, interpret=interpret, args=shapes, seed=seed, runs=runs,
-            recorder=recorder,
+            recorder=recorder, timeout=timeout,
         )  # fmt: skip
     values = {
         "calls": report.calls,

@@ -102,3 +102,44 @@ def check_prefetch_written(subject: Subject) -> Iterator[Finding]:
                 stores[0].place,
                 related=[(readers[0].place, "reads it here")],
             )
+
+
+def check_input_written(subject: Subject) -> Iterator[Finding]:
+    """Stores to an input that shares no memory with an output: who sees them differs between jax's own modes.
+
+    ``interpret=True`` keeps them in its copy of the array. A TPU keeps them in the block's buffer until another one is
+    fetched there, as ``InterpretParams`` does. Blocks of Triton kernels, and operands that the pipeline does not copy,
+    are the caller's array.
+    """
+    call = subject.call
+    if subject.facts is None or subject.schedule is None or not subject.schedule.steps:
+        return
+    shared = {source - call.slots.prefetch for source, _ in call.aliases}
+    for operand in call.inputs:
+        walk = subject.schedule.walks.get(operand.number)
+        accesses = subject.facts.of(call.slots.prefetch + operand.number)
+        stores = [one for one in accesses if one.writes]
+        if operand.number in shared or operand.ref.is_semaphore or not stores:
+            continue
+        store = stores[0]
+        if subject.backend in ("triton", "mosaic_gpu") or (walk is not None and not walk.copied):
+            yield subject.finding(
+                "input-written",
+                f"the kernel writes {operand.title}, which is the caller's array: interpret=True leaves that as it was,"
+                " and the compiler counts on nobody changing it",
+                store.place,
+                severity="error",
+                fix="alias it with an output (input_output_aliases), or write to an output",
+            )
+        elif walk is not None and walk.fetches > len(walk.first_of) and any(one.reads for one in accesses):
+            first = min(accesses, key=lambda one: one.order)
+            if first.is_whole and not first.reads and first.steps is not None and first.steps.all():
+                continue  # whatever is there at first, nobody reads it
+            yield subject.finding(
+                "input-written",
+                f"the kernel writes the block of {operand.title}, and {len(walk.first_of):,} blocks are fetched"
+                f" {walk.fetches:,} times: interpret=True keeps what was written, a TPU fetches the block without it",
+                store.place,
+                operand.place,
+                related=[(operand.place, "its blocks come back")],
+            )

@@ -87,6 +87,10 @@ CODES: Mapping[str, Code] = {
         "error", "a scalar prefetch operand that an index map reads is written, by the kernel or by an index map",
         "index maps of later steps may or may not see the change: compute the indices before the call",
     ),
+    "input-written": Code(
+        "warning", "the kernel stores to an input, and who sees that depends on how it is run",
+        "compute in a value or in scratch memory, or alias the input with an output",
+    ),
     "block-shape": Code(
         "error", "the backend does not take the block's shape",
         "use a shape whose last two dimensions are multiples of the tile, or those of the array",
@@ -113,6 +117,10 @@ CODES: Mapping[str, Code] = {
                  "wait for the copy or semaphore before the second access"),
     "out-of-bounds": Code("error", "the running kernel accessed memory outside a buffer"),
     "deadlock": Code("error", "a wait that nothing will ever satisfy", "signal the semaphore, or start the copy"),
+    "livelock": Code(
+        "error", "a loop that never ends: nothing that its condition reads can change any more",
+        "change in the loop what its condition reads, or signal the semaphore that it polls",
+    ),
     "semaphore-left": Code(
         "warning", "a semaphore is not zero when the kernel ends", "wait for every copy that was started"
     ),
@@ -141,6 +149,7 @@ CHECKS: tuple[Check, ...] = (
     initialisation.check_initialised,
     aliases.check_aliases,
     aliases.check_prefetch_written,
+    aliases.check_input_written,
     padding.check_padding,
     block_shapes.check_block_shapes,
     budgets.check_budgets,

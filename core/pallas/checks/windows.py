@@ -7,11 +7,22 @@ from collections.abc import Iterator
 import numpy as np
 
 from hloscope.core.pallas.blocks import GENERIC_KINDS
-from hloscope.core.pallas.call import from_point
+from hloscope.core.pallas.call import Operand, from_point
 from hloscope.core.pallas.checks.finding import Finding, Subject, points_text
 from hloscope.core.pallas.grid import Walk, affine_starts
+from hloscope.core.pallas.interpret.primitives import clamped
 
-CLAMPED = ": interpret=True silently uses the last block again"
+
+def _clamped_to(operand: Operand, dim: int, start: int) -> str:
+    """What ``interpret=True`` does with a window outside: starts below 0 count from the end, then it clamps."""
+    block = operand.dims[dim]
+    begin = clamped(start + block.padding[0], block.size, operand.padded_shape[dim]) - block.padding[0]
+    from_end = ", counting from the end," if start + block.padding[0] < 0 else ""
+    if block.kind != "blocked":
+        return f": interpret=True{from_end} silently uses elements {begin}:{begin + block.size}"
+    number = begin // block.size
+    last = ", the last one," if (number + 1) * block.size >= operand.padded_shape[dim] else ""
+    return f": interpret=True{from_end} silently uses block {number}{last} again"
 
 
 def check_grid(subject: Subject) -> Iterator[Finding]:
@@ -81,7 +92,8 @@ def _ranges_in_closed_form(subject: Subject) -> Iterator[Finding]:
             yield subject.finding(
                 "index-map-out-of-range",
                 f"{from_point(point)}the index map of {operand.title} {verb} elements {begin}:{begin + size} of"
-                f" {operand.array.shape[dim]} in dimension {dim} (first element {start} of i0, i1 …){CLAMPED}",
+                f" {operand.array.shape[dim]} in dimension {dim} (first element {start} of i0, i1 …)"
+                f"{_clamped_to(operand, dim, begin)}",
                 operand.place,
             )
             break
@@ -116,10 +128,11 @@ def _range_of(subject: Subject, walk: Walk) -> Iterator[Finding]:
             f"elements {window.starts[dim]}:{window.starts[dim] + window.sizes[dim]} of {shape[dim]} in dimension {dim}"
         )
     verb = "reads" if operand.kind == "input" else "writes"
-    clamped = CLAMPED if all(one.kind in GENERIC_KINDS for one in operand.dims) else ""
+    generic = all(one.kind in GENERIC_KINDS for one in operand.dims)
+    instead = _clamped_to(operand, dim, int(window.starts[dim])) if generic else ""
     yield subject.finding(
         "index-map-out-of-range",
-        f"{from_point(point)}the index map of {operand.title} {verb} {what}{whole}{many}{clamped}",
+        f"{from_point(point)}the index map of {operand.title} {verb} {what}{whole}{many}{instead}",
         operand.place,
     )
 

@@ -30,13 +30,16 @@ PROVES = "the arithmetic of the kernel on this input, steps in order"
 CANNOT = "races, indices out of range (clamped), reuse of memory, what a compiler refuses"
 
 
-def run_call(call: PallasCall, operands: Sequence[Any], machine: Machine | None = None) -> list[Array]:
+def run_call(
+    call: PallasCall, operands: Sequence[Any], machine: Machine | None = None, *, deadline: float | None = None
+) -> list[Array]:
     """A call's outputs as ``interpret=True`` computes them.
 
     ``operands`` are the primitive's: dynamic grid bounds, scalar prefetch, inputs. Raises ``UnsupportedError`` for
     what the interpreter does not have, block kinds that jax's refuses among it.
     """
     machine = machine or Machine()
+    machine.deadline = deadline
     slots = call.slots
     grid = concrete_grid(call, [int(one) for one in operands[: slots.dynamic]])
     prefetch = [np.array(one) for one in operands[slots.dynamic : slots.dynamic + slots.prefetch]]

@@ -11,7 +11,7 @@ Source of what a Triton kernel may do: ``jax-ml/jax:jax/_src/pallas/triton/lower
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from hloscope.core.pallas.call import PallasCall
 from hloscope.core.pallas.grid import concrete_grid
 from hloscope.core.pallas.interpret.faults import Fault, Faults, Observer, Outcome, Step
 from hloscope.core.pallas.interpret.generic import block_index
+from hloscope.core.pallas.interpret.loops import EndlessLoop
 from hloscope.core.pallas.interpret.lowering import Lowering
 from hloscope.core.pallas.interpret.machine import Machine, Run
 from hloscope.core.pallas.interpret.memory import (
@@ -115,7 +116,11 @@ class GpuMachine(Machine):
         with np.errstate(all="ignore"):
             while left:
                 chosen = self.choices.choose(len(left), "the program that runs next", self.call.at)
-                self._run_program(left.pop(chosen))
+                try:
+                    self._run_program(left.pop(chosen))
+                except EndlessLoop as error:
+                    self.faults.add(Fault("livelock", f"program {self.point}: {error.message}", error.place))
+                    return Outcome([], self.faults.found, self.choices.made, finished=False)
         outputs = [np.array(memory.data) for memory in self.memories[self.call.slots.inputs :]]
         for operand, memory in zip(self.call.outputs, self.memories[self.call.slots.inputs :], strict=True):
             written = memory.buffer.written
@@ -165,6 +170,14 @@ class GpuMachine(Machine):
         dtype = dtype_of(aval.dtype)
         return Ref(Buffer(name, aval, filled(aval.shape, dtype), aval.space or "", np.zeros(aval.shape, bool)))
 
+    def idle(self, place: Span | None) -> Generator[Any, None, None]:
+        if len(self.points) == 1:
+            raise EndlessLoop("the loop never ends: it reads memory that nothing else changes", place)
+        raise UnsupportedError(
+            f"the loop at {place} waits for another program, and here each one runs to its end before the next begins"
+        )
+        yield
+
     # accesses
 
     def out_of_range(self, ref: Ref, dim: int, start: Any, size: int, extent: int) -> Any:
@@ -185,9 +198,7 @@ class GpuMachine(Machine):
         self._outside(ref, f"elements up to {int(np.max(start)) + size} of dimension {dim} of its block", extent)
         return clamp_range(ref, dim, start, size, extent)
 
-    def masked_target(
-        self, ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], mask: Any
-    ) -> tuple[Ref, Any]:
+    def masked_target(self, ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], mask: Any) -> tuple[Ref, Any]:
         """Every lane has its own pointer: those that the mask switches off may point anywhere."""
         if mask is None:
             return resolve(ref, transforms, operands, 0, self.out_of_range), mask
@@ -196,11 +207,11 @@ class GpuMachine(Machine):
             return resolve(ref, transforms, operands, 0, self.out_of_range), mask
         raw, outside = stray
         if outside.any():
-            extents = list(apply(ref.buffer.data, ref.views).shape)
+            extents, count = list(apply(ref.buffer.data, ref.views).shape), np.count_nonzero(outside)
             self.faults.add(
                 Fault(
                     "out-of-bounds",
-                    f"program {self.point}: {np.count_nonzero(outside):,} of the lanes that the mask selects lie outside of"
+                    f"program {self.point}: {count:,} of the lanes that the mask selects lie outside of"
                     f" {ref.buffer.name} {extents}",
                     self.place,
                 )
@@ -362,11 +373,12 @@ def run_gpu(
     *,
     observer: Observer | None = None,
     lowering: Lowering | None = None,
+    deadline: float | None = None,
 ) -> Outcome:
     """Runs a call's programs; ``lowering`` varies the arithmetic, too.
 
     Raises ``UnsupportedError`` for what the interpreter does not have.
     """
     machine = GpuMachine(call, operands, choices, observer=observer)
-    machine.lowering = lowering
+    machine.lowering, machine.deadline = lowering, deadline
     return machine.run_call()

@@ -7,6 +7,8 @@ so that a scheduler can run several cores and copies; functions without such eff
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -15,6 +17,7 @@ import numpy as np
 
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.index_map import INLINED
+from hloscope.core.pallas.interpret.loops import CHANGES, MOST_ROUNDS, EndlessLoop, deciding, same_values
 from hloscope.core.pallas.interpret.lowering import Lowering
 from hloscope.core.pallas.interpret.memory import (
     Buffer,
@@ -78,6 +81,10 @@ class Machine:
         """Where the equation being run is in the user's code."""
         self.lowering: Lowering | None = None
         """What lowering may choose, where that is varied."""
+        self.changes = 0
+        """How often memory or a semaphore was changed."""
+        self.deadline: float | None = None
+        """When the run is given up, by ``time.monotonic``."""
         self._plans: dict[int, _Plan] = {}
 
     # -- functions
@@ -196,6 +203,8 @@ class Machine:
     def effect(self, equation: Equation, operands: Sequence[Any]) -> Run:
         """Runs one equation that is not in the table."""
         name = equation.primitive
+        if name in CHANGES:
+            self.changes += 1
         if name == "program_id":
             return [np.int32(self.grid_index(equation.params["axis"]))]
         if name == "num_programs":
@@ -235,6 +244,7 @@ class Machine:
         stacked: list[list[Any]] = [[] for _ in equation.outputs[carried:]]
         order = range(length - 1, -1, -1) if params.get("reverse") else range(length)
         for position in order:
+            self.check_time(0, equation.place or self.place)
             results = yield from self.run(body, [*fixed, *carry, *(one[position] for one in elements)])
             carry = results[:carried]
             for column, value in zip(stacked, results[carried:], strict=True):
@@ -253,11 +263,40 @@ class Machine:
         first, second = int(params["cond_nconsts"]), int(params["body_nconsts"])
         test, body = cast("Jaxpr", params["cond_jaxpr"]), cast("Jaxpr", params["body_jaxpr"])
         carry = list(operands[first + second :])
-        while True:
+        outer = equation.place or self.place
+        pure = self.is_pure(test) and self.is_pure(body)
+        decides: frozenset[int] | None = None
+        for number in itertools.count():
+            before, changes = carry, self.changes
             (goes_on,) = yield from self.run(test, [*operands[:first], *carry])
             if not bool(goes_on):
                 return carry
+            self.check_time(number, outer)
             carry = yield from self.run(body, [*operands[first : first + second], *carry])
+            if changes == self.changes and number:
+                decides = deciding(equation) if decides is None else decides
+                if same_values(before, carry, decides):
+                    self.place = outer
+                    if pure:
+                        raise EndlessLoop("the loop never ends: a round changes nothing that it depends on", outer)
+                    yield from self.idle(outer)
+        return carry
+
+    def check_time(self, rounds: int, place: Span | None) -> None:
+        """Raises ``UnsupportedError`` where a loop goes on too long, or the run does."""
+        if rounds >= MOST_ROUNDS:
+            self.place = place
+            raise UnsupportedError(f"the loop at {place} goes on after {MOST_ROUNDS:,} rounds: it is given up")
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            self.place = place
+            raise UnsupportedError(f"the time is up in the loop at {place}: --timeout gives more")
+
+    def idle(self, place: Span | None) -> Generator[Any, None, None]:
+        """A round of a loop was as the one before, and its condition reads memory or a semaphore."""
+        raise UnsupportedError(
+            f"the loop at {place} waits for memory or a semaphore to change, and here nothing else runs"
+        )
+        yield
 
     def do_run_scoped(self, equation: Equation, operands: Sequence[Any]) -> Run:
         """Memory for as long as a function runs."""
@@ -351,9 +390,7 @@ class Machine:
         self.store(target, new, chosen)
         return [old]
 
-    def masked_target(
-        self, ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], mask: Any
-    ) -> tuple[Ref, Any]:
+    def masked_target(self, ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], mask: Any) -> tuple[Ref, Any]:
         """What a masked access sees, and its mask: slices out of range are cut off, as ``interpret=True`` does."""
         return resolve(ref, transforms, operands, 0, keep_range), mask
 

@@ -74,10 +74,23 @@ class PipelinedMachine(WatchedMachine):
             core.buffers["block", position, number] = slots[-1]
         return Buffered(operand, position, array, slots)
 
-    def _ref(self, block: Buffered) -> Ref:
-        if not block.slots:
+    def _ref(self, core: Core, block: Buffered, point: Sequence[int], scalars: Sequence[Ref]) -> Ref:
+        """What the kernel is given: the block's buffer, or the array itself, of which it may see a window only."""
+        if block.slots:
+            return Ref(block.slots[block.turn])
+        operand = block.operand
+        if operand.is_trivial:
             return block.array
-        return Ref(block.slots[block.turn])
+        kept = core.place
+        seen = window(operand.dims, block_index(self, operand, point, scalars))
+        core.place = kept
+        entries: list[Cut | int] = []
+        for dim, start, size, extent in zip(operand.dims, seen.starts, seen.sizes, operand.array.shape, strict=True):
+            if start < 0 or start + size > extent:
+                self._check_window(core, operand, seen)
+                raise UnsupportedError(f"a window past the end of {operand.title}, which the pipeline does not copy")
+            entries.append(Cut(start, size) if dim.in_ref else start)
+        return block.array.seen([Index(tuple(entries))])
 
     def _enter(self, core: Core, block: Buffered, seen: Window | None) -> None:
         """Makes the block of this step current: an input's is there or is fetched, an output's begins unwritten."""

@@ -24,6 +24,7 @@ from hloscope.core.pallas.chips import find_chip
 from hloscope.core.pallas.grid import concrete_grid
 from hloscope.core.pallas.interpret import generic, gpu, tpu
 from hloscope.core.pallas.interpret.faults import Fault, Observer, Outcome, Step
+from hloscope.core.pallas.interpret.loops import EndlessLoop
 from hloscope.core.pallas.interpret.mesh import MeshMachine
 from hloscope.core.pallas.interpret.order import Choices, Decision
 from hloscope.core.pallas.jaxpr import Array, dtype_of, itemsize_bits
@@ -34,6 +35,8 @@ CORES = 2
 """Cores that a call with parallel dimensions is run on: on one, its steps cannot race."""
 MOST_SECONDS = 20.0
 """After so long no further order of a call is begun."""
+MOST_SECONDS_A_CALL = 60.0
+"""Seconds for each interpreter of a call, unless the user says otherwise."""
 MOST_PROBES = 40
 MOST_LOOSE = 8
 """Statements with undefined values that are reported of one call."""
@@ -59,6 +62,9 @@ class _Session:
     seed: int
     runs: int
     recorder: LedgerWriter | None
+    timeout: float
+    endless: Fault | None = None
+    """What the plain arithmetic of the running call met: it is told unless the memory's run tells it, too."""
     findings: list[Finding] = field(default_factory=list[Finding])
     rungs: list[Rung] = field(default_factory=list[Rung])
 
@@ -83,7 +89,9 @@ class _Session:
         unused: frozenset[int],
     ) -> list[list[Array]]:
         self._check_size(call, operands)
+        self.endless = None
         plain = self._generic(call, operands)
+        deadline, told = time.monotonic() + self.timeout, len(self.findings)
         backend = backend_of(call, find_chip(self.target) if self.target else None)
         outputs: list[list[Array]] | None = None
         if backend == "mosaic_gpu":
@@ -91,16 +99,20 @@ class _Session:
         elif backend == "triton":
 
             def on_gpu(choices: Choices, observer: Observer | None) -> Outcome:
-                return gpu.run_gpu(call, operands[0], choices, observer=observer)
+                return gpu.run_gpu(call, operands[0], choices, observer=observer, deadline=deadline)
 
             outputs = self._orders(call, "gpu", on_gpu)
         else:
             cores = CORES if "parallel" in call.semantics and len(operands) == 1 else 1
 
             def on_tpu(choices: Choices, observer: Observer | None) -> Outcome:
-                return tpu.run_tpu(call, operands, choices, cores=cores, axes=axes, unused=unused, observer=observer)
+                return tpu.run_tpu(
+                    call, operands, choices, cores=cores, axes=axes, unused=unused, observer=observer, deadline=deadline
+                )
 
             outputs = self._orders(call, "tpu", on_tpu)
+        if self.endless is not None and not any(one.code == "livelock" for one in self.findings[told:]):
+            self.finding(call, self.endless)
         found = plain if plain is not None else outputs
         if found is None:
             raise UnsupportedError(f"no interpreter runs {call.name}: what comes after it is not run either")
@@ -140,7 +152,10 @@ class _Session:
         if len(operands) > 1:
             return None  # copies between devices have no meaning there
         try:
-            found = [generic.run_call(call, operands[0])]
+            found = [generic.run_call(call, operands[0], deadline=time.monotonic() + self.timeout)]
+        except EndlessLoop as error:
+            outcome = "fault"
+            self.endless = Fault("livelock", error.message, error.place)
         except UnsupportedError as error:
             outcome = "unsupported"
             self.unsupported(call, "generic", error.message)
@@ -173,7 +188,8 @@ class _Session:
                         fault = order_fault(call, runner, reference, choices, self.seed + number)
                         told = {one.about for one in faults.values() if one.code in WHY_MEMORY_MATTERS}
                         raced = name == "gpu" and any(one.code == "race" for one in faults.values())
-                        if not raced and (not fault.about or fault.about not in told):  # else why that memory matters is told already
+                        # else why that memory, or the order, matters is told already
+                        if not raced and (not fault.about or fault.about not in told):
                             faults[fault.key] = fault
         except UnsupportedError as error:
             self.unsupported(call, "TPU-like" if name == "tpu" else "GPU-like", error.message)
@@ -201,13 +217,14 @@ def interpret_trace(
     seed: int = 0,
     runs: int = 4,
     recorder: LedgerWriter | None = None,
+    timeout: float = MOST_SECONDS_A_CALL,
 ) -> tuple[list[Finding], list[Rung]]:
     """Runs every program of a trace, its kernels instrumented.
 
-    ``recorder`` is told every step of the plain run of each call. What cannot be run is a finding ``unsupported`` that
-    says why.
+    ``timeout`` is how many seconds each interpreter of a call may take. ``recorder`` is told every step of the plain
+    run of each call. What cannot be run is a finding ``unsupported`` that says why.
     """
-    session = _Session(trace, target, seed, runs, recorder)
+    session = _Session(trace, target, seed, runs, recorder, timeout)
     for program in trace.programs:
         if program.jaxpr is None:
             continue

@@ -25,6 +25,7 @@ from hloscope.core.pallas.call import PallasCall, at_point
 from hloscope.core.pallas.grid import concrete_grid
 from hloscope.core.pallas.interpret.faults import Fault, Observer, Outcome, Step
 from hloscope.core.pallas.interpret.generic import scalar_ref
+from hloscope.core.pallas.interpret.loops import EndlessLoop
 from hloscope.core.pallas.interpret.lowering import Lowering
 from hloscope.core.pallas.interpret.machine import Run, slot_value
 from hloscope.core.pallas.interpret.memory import Buffer, Ref, apply, read, region, resolve
@@ -32,7 +33,7 @@ from hloscope.core.pallas.interpret.order import Choices, Semaphore, Signal
 from hloscope.core.pallas.interpret.pipeline import PipelinedMachine, uncopied
 from hloscope.core.pallas.interpret.primitives import filled
 from hloscope.core.pallas.interpret.watched import Core, race_fault
-from hloscope.core.pallas.jaxpr import Array, Aval, Equation, dtype_of
+from hloscope.core.pallas.jaxpr import Array, Aval, Equation, Span, dtype_of
 
 PROVES = (
     "for this input and these orders: no access out of range, no read of memory that nobody wrote, and no two "
@@ -121,8 +122,15 @@ class TpuMachine(PipelinedMachine):
                 next(current.running)
             except StopIteration:
                 current.done = True
+            except EndlessLoop as error:
+                self.faults.add(
+                    Fault("livelock", f"{current.title}{at_point(current.point)}: {error.message}", error.place)
+                )
+                return False
 
     def _can_run(self, core: Core) -> bool:
+        if core.polling is not None:
+            return self.changes != core.polling[0]
         if core.waiting is None:
             return True
         semaphore, amount, _ = core.waiting
@@ -133,7 +141,31 @@ class TpuMachine(PipelinedMachine):
         waiting = [core.waiting for core in self.cores if core.waiting is not None and not core.done]
         return any(self._advance(semaphore, place) for semaphore, _, place in waiting)
 
+    def idle(self, place: Span | None) -> Generator[Any, None, None]:
+        """The core goes round until something changes; a copy in flight ends then, if nothing else does anything."""
+        core = self.current
+        core.place = place
+        core.polling = (self.changes, place)
+        while core.polling is not None and self.changes == core.polling[0]:
+            if self.late and all(one.done or one is core or not self._can_run(one) for one in self.cores):
+                late = self.choices.choose(len(self.late), "which of the copies in flight ends first", place)
+                self._finish(self.late[late])
+                break
+            yield
+        core.polling = None
+
     def _deadlock(self) -> None:
+        for core in self.cores:
+            if not core.done and core.polling is not None:
+                place = core.polling[1]
+                self.faults.add(
+                    Fault(
+                        "livelock",
+                        f"{core.title} goes round for ever{at_point(core.point)}: the loop reads memory or a semaphore"
+                        " that nothing can change any more",
+                        place,
+                    )
+                )
         blocked = [core for core in self.cores if not core.done and core.waiting is not None]
         for core in blocked:
             assert core.waiting is not None
@@ -256,7 +288,7 @@ class TpuMachine(PipelinedMachine):
             for number, block in enumerate(blocks):
                 if next_windows is not None and block.operand.kind == "input" and len(block.slots) > 1:
                     self._prefetch(core, block, next_windows[number])
-            refs = [self._ref(block) for block in blocks]
+            refs = [self._ref(core, block, point, scalars) for block in blocks]
             yield from self.run(call.kernel, [*scalars, *refs, *scratch])
             core.place = call.at
             for number, block in enumerate(blocks):
@@ -453,11 +485,12 @@ def run_tpu(
     unused: frozenset[int] = frozenset(),
     observer: Callable[[Step], None] | None = None,
     lowering: Lowering | None = None,
+    deadline: float | None = None,
 ) -> Outcome:
     """Runs a call on as many devices as there are lists of operands; ``lowering`` varies the arithmetic, too.
 
     Raises ``UnsupportedError`` for what the interpreter does not have.
     """
     machine = TpuMachine(call, operands, choices, cores=cores, axes=axes, unused=unused, observer=observer)
-    machine.lowering = lowering
+    machine.lowering, machine.deadline = lowering, deadline
     return machine.run_call()

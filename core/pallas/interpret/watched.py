@@ -48,6 +48,8 @@ class Core:
     point: tuple[int, ...] = ()
     place: Span | None = None
     waiting: tuple[Semaphore, int, Span | None] | None = None
+    polling: tuple[int, Span | None] | None = None
+    """In a loop that only somebody else can end: how much had changed by then, and where the loop is."""
     running: Generator[Any, None, Any] | None = None
     done: bool = False
     scopes: int = 0
@@ -149,6 +151,7 @@ class WatchedMachine(Machine):
     def _finish(self, copy: Copy) -> None:
         if copy.done:
             return
+        self.changes += 1
         self._send(copy)
         copy.done = True
         if copy in self.late:
@@ -170,6 +173,7 @@ class WatchedMachine(Machine):
         if copy.sent:
             return
         copy.sent = True
+        self.changes += 1
         self._touch(copy.source, False, copy.agent, copy.clock, copy.place, copy.what)
         copy.value = read(copy.source)
         if copy.source.buffer.written is not None and copy.source.buffer.space != "hbm":
@@ -257,18 +261,16 @@ class WatchedMachine(Machine):
         )
         return clamp_range(ref, dim, start, size, extent)
 
-    def masked_target(
-        self, ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], mask: Any
-    ) -> tuple[Ref, Any]:
+    def masked_target(self, ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], mask: Any) -> tuple[Ref, Any]:
         if mask is None:
             return resolve(ref, transforms, operands, 0, self.out_of_range), mask
         stray = self.stray_lanes(ref, transforms, operands, mask)
         if stray is not None and stray[1].any():
-            core = self.current
+            core, count = self.current, np.count_nonzero(stray[1])
             self.faults.add(
                 Fault(
                     "out-of-bounds",
-                    f"{from_point(core.point)}{np.count_nonzero(stray[1]):,} of the lanes that the mask selects lie outside of"
+                    f"{from_point(core.point)}{count:,} of the lanes that the mask selects lie outside of"
                     f" {ref.buffer.name}",
                     core.place,
                 )

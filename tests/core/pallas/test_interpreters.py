@@ -80,6 +80,21 @@ def test_lanes_that_a_mask_switches_off_store_nothing(kernels: Look) -> None:
     assert not on_gpu.faults
 
 
+def test_a_masked_slice_that_begins_before_its_array_reads_by_pointers(kernels: Look) -> None:
+    """``interpret=True`` moves the slice inside, so that every lane reads another element; a GPU does not."""
+    trace = kernels("pairs.py").trace
+    number, (x,) = operands_of(trace, "gpu_out_of_bounds_slice_right")
+    outcome = run_gpu(trace.calls[number], [x], Choices())
+    np.testing.assert_array_equal(outcome.outputs[0][0], [0, *x[:99]])
+
+
+def test_a_run_that_takes_too_long_is_given_up(kernels: Look) -> None:
+    trace = kernels("pairs.py").trace
+    number, operands = operands_of(trace, "livelock_of_values_right")
+    with pytest.raises(UnsupportedError, match=r"time is up in the loop at .*pairs\.py:\d+"):
+        run_tpu(trace.calls[number], [operands], Choices(), deadline=0.0)
+
+
 @pytest.mark.parametrize("function", ["past_the_end", "one_block_off", "no_init", "padded_sum"])
 def test_wrong_kernels_give_the_same_wrong_numbers_as_in_jax(kernels: Look, function: str) -> None:
     """Clamped blocks, values that nobody wrote (NaN) and padding come out as under ``interpret=True``."""

@@ -49,7 +49,8 @@ def command(
     it, and is null where PATH has no buffer report.
 
     With B, an instruction that reads NAME: why NAME is, or is not, fused into it, the numbers behind that, and edits of
-    the HLO after which it is. What the compiler recorded, or its stages show, is the verdict.
+    the HLO after which it is. What the compiler recorded, or its stages show, is the verdict. Names that instructions
+    got after the fusion pass will do.
     """
     if consumer is not None:
         if stage is not None:

@@ -381,9 +381,12 @@ def why_pair(
     if backend == "gpu":
         device = _device(target, run.report(FileKind.TARGET_CONFIG))
     decided = fusion_report(run, target=target)
+    notes: list[str] = []
+    known = {one.name for one in module.instructions() if not one.parent.is_fusion}
+    known |= {name for one in decided.rows for name in (one.producer, one.made, *one.consumers) if name is not None}
+    producer, consumer = (_as_decided(run, name, module, known, notes) for name in (producer, consumer))
     row = _row_of(decided.rows, producer, consumer)
     shown = row if decided.how != "core" else None
-    notes: list[str] = []
     ours: PairVerdict | None = None
     if backend != "tpu":
         try:
@@ -397,7 +400,8 @@ def why_pair(
                 raise
             if {producer, consumer} <= names:
                 raise
-            notes.append("one of the two was made by the fusion pass itself: only what was recorded is known")
+            seen = "was recorded" if decided.how == "recorded" else "the stages show"
+            notes.append(f"one of the two was made by the fusion pass itself: only what {seen} is known")
     else:
         notes.append("the rules of XLA:TPU are not public: only what the stages show is known")
     if shown is None and ours is None:
@@ -411,6 +415,59 @@ def why_pair(
             tried = _proven(tried, producer, consumer, backend, notes)
     place: dict[str, object] = {} if row is None else {"step": row.step, "bytes": row.bytes}
     return _facts(producer, consumer, shown, ours, tried, notes, place)
+
+
+def _as_decided(run: Run, name: str, before: HloModule, known: set[str], notes: list[str]) -> str:
+    """The name that an instruction had where fusion was decided, if a later pass renamed it; of a fusion that only
+    later was put around one, the name of what it computes.
+
+    Raises UsageError for what was not there then.
+    """
+    from hloscope.core.views.why import earlier_names
+
+    if name in known or len(run) <= 1:
+        return name
+    try:
+        names, made = earlier_names(run, name)
+    except UsageError:
+        return name
+    old = next((one for one in names if one in known), None)
+    if old is not None:
+        notes.append(f"{name} is the later name of {old}")
+        return old
+    held = _held(before, RunCompile(run).module(len(run) - 1), name)
+    if held is not None:
+        notes.append(f"{name} was made later, around {held}")
+        return held
+    raise UsageError(f"{name!r} is not there where fusion is decided: {made}", path=run.source.path)
+
+
+def _held(before: HloModule, after: HloModule, name: str) -> str | None:
+    """The instruction of an earlier stage that a fusion of a later one was put around, as XLA does at the end without
+    recording it: by what it computes, or by its name, opcode and shape."""
+    old = {one.name: one for one in before.instructions() if not one.parent.is_fusion}
+    groups = recover_groups(before, after)
+    members = next((one.members for one in groups if one.fusion == name), ())
+    for member in reversed(members):
+        if member in old and old[member].opcode not in FREE:
+            return member
+    fusion = next((one for one in after.instructions() if one.name == name and one.opcode == "fusion"), None)
+    if fusion is None:
+        return None
+    root = fusion.callee().root
+    while root.opcode == "bitcast":
+        root = root.operand(0)
+    # A clone has the name of what it was made of, with another number at the end.
+    stem = root.name.rpartition(".")[0] or root.name
+    alike = [
+        one.name
+        for one in old.values()
+        if one.opcode == root.opcode
+        and one.name.startswith(stem)
+        and (one.name == stem or one.name.removeprefix(f"{stem}.").isdigit())
+        and one.shape.without_layout() == root.shape.without_layout()
+    ]
+    return alike[0] if len(alike) == 1 else None
 
 
 def _facts(
@@ -450,10 +507,22 @@ def _facts(
     )  # fmt: skip
 
 
+def _holders(rows: Sequence[FusionRow], name: str) -> set[str]:
+    """An instruction, or all that a fusion holds."""
+    held = {one for row in rows if row.made == name for one in (row.producer, *row.consumers)}
+    return held or {name}
+
+
 def _row_of(rows: Sequence[FusionRow], producer: str, consumer: str) -> FusionRow | None:
     """The decision of a report that settles a pair, also where either is part of a fusion by then."""
     holds: dict[str, set[str]] = {}
     last: FusionRow | None = None
+    if any(row.made in (producer, consumer) for row in rows if row.origin == "inferred"):
+        # Between the stages no fusion of the later one has edges of its own: those of what it holds.
+        left, right = _holders(rows, producer), _holders(rows, consumer)
+        edges = [row for row in rows if row.producer in left and right.intersection(row.consumers)]
+        within = bool(left & right)
+        return next((row for row in edges if (row.verdict == "fused") == within), None)
     for row in rows:
         asked = row.readers if row.verdict == "ineligible" and row.readers else row.consumers or row.readers
         readers = {name for one in asked for name in {one, *holds.get(one, ())}}

@@ -168,6 +168,21 @@ def why(
     )
 
 
+def earlier_names(run: Run, name: str, *, cancelled: Cancelled | None = None) -> tuple[tuple[str, ...], str]:
+    """Other names that an instruction had in earlier stages, latest first, and how it came to be, in words.
+
+    Raises UsageError where no stage holds it, CancelledError.
+    """
+    steps = _History(run, cancelled, None).back(_anchor(run, name, None, cancelled))
+    first = steps[-1]
+    where = f"{first.pipeline}/{first.pass_name}" if first.pipeline else first.pass_name
+    if first.among is not None:
+        begin, _, end = first.among.partition(" … ")
+        where = f"a pass between {begin} and {end}, which was not dumped,"
+    came = "the program has it" if first.what == "present" else f"{where} made it (stage {first.index})"
+    return tuple(one for one in dict.fromkeys(step.name for step in steps) if one != name), came
+
+
 def _fusion(run: Run, name: str, steps: list[HistoryStep], notes: list[str]) -> tuple[FusionRow, ...] | None:
     """Fusion decisions about the instruction under any of its names.
 
@@ -232,8 +247,12 @@ class _History:
         self._pattern = dumped_passes(run)
 
     def trace(self, anchor: Place) -> list[HistoryStep]:
-        back = list(self._back(anchor))
+        back = self.back(anchor)
         return [*reversed(back), *self._forth(anchor)]
+
+    def back(self, anchor: Place) -> list[HistoryStep]:
+        """What happened up to where it was found, the last first."""
+        return list(self._back(anchor))
 
     def _back(self, anchor: Place) -> Iterator[HistoryStep]:
         here = anchor

@@ -278,3 +278,53 @@ def test_a_refusal_for_one_reader_costs_what_all_read(tmp_path: Path) -> None:
         row = next(row for row in fusion_report(run, target="h100").rows if row.producer == "r")
         assert (row.verdict, row.bytes) == ("ineligible", 3 * 256)
         assert why_pair(run, "r", "n", target="h100", tries=False).numbers["bytes"] == 3 * 256
+
+
+@pytest.mark.parametrize(
+    ("case", "later", "then", "verdict"),
+    [
+        # renamed by rename_fusions
+        ("gpu_narrow", ("gemm_fusion_dot.2", "loop_reduce_fusion"), ("gemm_fusion_dot.2", "fusion.5"), "ineligible"),
+        ("gpu_narrow", ("input_concatenate_fusion", "input_reduce_fusion"), ("fusion.6", "fusion.7"), "refused"),
+        # put around one instruction by fusion-wrapper, by priority-fusion after its queue, by the CPU's wrapper
+        ("gpu_narrow", ("input_concatenate_fusion", "wrapped_transpose"), ("fusion.6", "transpose.4.0"), "refused"),
+        ("gpu", ("gemm_fusion_dot", "loop_reduce_fusion"), ("gemm_fusion_dot", "reduce.1"), "refused"),
+        (
+            "cpu",
+            ("wrapped_reduce-window", "wrapped_reduce-window.1"),
+            ("reduce_window_sum.1", "reduce-window"),
+            "refused",
+        ),
+    ],
+)
+def test_names_of_the_last_stage_are_asked_about(
+    fixtures: Path, case: str, later: tuple[str, str], then: tuple[str, str], verdict: str
+) -> None:
+    with load(str(fixtures / "dumps" / case)) as run:
+        found = why_pair(run, *later, tries=False)
+        same = why_pair(run, *then, tries=False)
+    assert (found.producer, found.consumer) == then and found.verdict == same.verdict == verdict
+    assert found.reason == same.reason is not None
+    told = " ".join(found.notes)
+    for old, new in zip(then, later, strict=True):
+        assert (
+            old == new or f"{new} is the later name of {old}" in told or f"{new} was made later, around {old}" in told
+        )
+
+
+def test_two_fusions_of_a_dump_without_records_are_a_pair(fixtures: Path) -> None:
+    with load(str(fixtures / "dumps" / "cpu")) as run:
+        report = fusion_report(run)
+        made = {row.producer: row.made for row in report.rows if row.verdict == "fused"}
+        apart = next(row for row in report.rows if row.verdict == "refused" and row.consumers[0] in made)
+        reader = made[apart.consumers[0]]
+        assert reader is not None
+        assert why_pair(run, apart.producer, reader, tries=False).reason == apart.reason
+        inside = next(row for row in report.rows if row.verdict == "fused" and row.made is not None)
+        assert why_pair(run, inside.producer, inside.made or "", tries=False).verdict == "fused"
+
+
+def test_what_a_later_pass_made_is_said_to_be_not_there_yet(corpus: Path) -> None:
+    with load(str(corpus / "gpu" / "lstm_scan__narrow" / "dump")) as run:
+        with pytest.raises(UsageError, match=r"'copy.82' is not there .*copy_fusion made it \(stage 14\)"):
+            why_pair(run, "gemm_fusion_dot.4", "copy.82", tries=False)

@@ -57,6 +57,8 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
                     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
                     "TPU_WORKER_HOSTNAMES": "localhost",
                     "TPU_WORKER_ID": "0",
+                    # No chip is taken, so that others may use libtpu meanwhile: it need not lock them out.
+                    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
                 }
             ),
         ),

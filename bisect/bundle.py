@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.errors import UsageError
 from hloscope.core.runtime import npz
-from hloscope.core.text import print_module
+from hloscope.core.text import load_module, print_module
 from hloscope.core.version import version
 
 if TYPE_CHECKING:
@@ -38,11 +38,13 @@ _TABLES = re.compile(r"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(
 _HEADER = re.compile(r"^HloModule ([^\s,]+)", re.M)
 _OPAQUE = re.compile(r'custom_call_target="(tpu_custom_call|__gpu\$xla\.gpu\.triton|triton_kernel_call)"')
 """Kernels whose text, names of files included, travels in a form that is not opened."""
+MINIMAL = ("minimal_before.hlo", "minimal_after.hlo")
+"""The guilty computation of a stage, and what it stands for."""
 LEDGER_BYTES = 256 << 20
 """Stages of a module that are together larger are not written into a bundle's ledger."""
 
-JAX = """# Compiles HLO texts (module.hlo, or those named) with the installed XLA:CPU and compares with expected.npz.
-import importlib, sys
+JAX = """# Compiles HLO texts with the installed XLA:CPU and compares with expected.npz (minimal_* with their own).
+import importlib, re, sys
 import jax, ml_dtypes, numpy as np
 
 jax.config.update("jax_enable_x64", True)
@@ -53,16 +55,20 @@ try:
 except ImportError:  # older releases
     hlo = xla._xla
 
+DEFAULT = ["module.hlo"]
 TYPES = {}  # of what numpy has no type for: stored as bits, narrow integers as values
 
 def arrays(path, prefix):
     file = np.load(path)
     for key in sorted(key for key in file.files if key.startswith(prefix)):
-        known = getattr(ml_dtypes, TYPES.get(key, ""), None)
-        yield file[key] if known is None else (file[key].astype if "int" in TYPES[key] else file[key].view)(known)
+        true = TYPES.get(path + " " + key, "")
+        known = getattr(ml_dtypes, true, None)
+        yield file[key] if known is None else (file[key].astype if "int" in true else file[key].view)(known)
 
-for name in sys.argv[1:] or ["module.hlo"]:
-    module = hlo.hlo_module_from_text(open(name).read())
+for name in sys.argv[1:] or DEFAULT:
+    own = "minimal_" if name.startswith("minimal_") else ""
+    # Tiles and memory spaces of another back end are left out.
+    module = hlo.hlo_module_from_text(re.sub(r"\\{([\\d,]*):[^{}]*\\}", r"{\\1}", open(name).read()))
     proto = module.as_serialized_hlo_module_proto()
     old = not hasattr(mlir, "hlo_to_stablehlo")
     given = xla._xla.XlaComputation(proto) if old else proto
@@ -71,9 +77,9 @@ for name in sys.argv[1:] or ["module.hlo"]:
         loaded = device.client.compile_and_load(program, xla.DeviceList((device,)), xla.CompileOptions())
     else:
         loaded = device.client.compile(program, xla.CompileOptions())
-    buffers = [jax.device_put(one, device) for one in arrays("inputs.npz", "in_")]
+    buffers = [jax.device_put(one, device) for one in arrays(own + "inputs.npz", "in_")]
     results = loaded.execute_sharded(buffers).disassemble_into_single_device_arrays()
-    for number, (one, want) in enumerate(zip(results, arrays("expected.npz", "out_"))):
+    for number, (one, want) in enumerate(zip(results, arrays(own + "expected.npz", "out_"))):
         have = np.asarray(one[0])
         if have.tobytes() == want.tobytes():
             print(f"{name}: result {number}: the same bits")
@@ -141,6 +147,13 @@ def _fill(
             out.write(text)
         written.append(name)
 
+    cut = answer.minimal() if answer.minimal is not None else None
+    if cut is not None:
+        answer.texts |= dict(zip(MINIMAL, (cut.before, cut.after), strict=True))
+        for name, group in (("inputs", cut.inputs), ("expected", cut.expected), ("actual", cut.actual)):
+            answer.arrays[f"minimal_{name}.npz"] = (group, []) if name == "inputs" else ([], group)
+        whole = load_module(answer.texts["after.hlo"]).instruction_count
+        answer.reduced = {"before": whole, "after": cut.instructions, "probes": 0}
     texts = {name: redacted(text) if redact else text for name, text in answer.texts.items()}
     small = extras.smaller() if extras.smaller is not None else None
     if small is not None:
@@ -155,7 +168,8 @@ def _fill(
         written.append(name)
     runnable = extras.jax and "module.hlo" in texts
     if {"inputs.npz", "expected.npz"} <= set(answer.arrays) and (runnable or {"before.hlo", "after.hlo"} <= set(texts)):
-        put("repro.py", _script(answer))
+        pair = MINIMAL if MINIMAL[0] in texts else ("before.hlo", "after.hlo")
+        put("repro.py", _script(answer, ["module.hlo"] if runnable else pair))
     if extras.ledger is not None:
         extras.ledger(os.path.join(folder, "run.ledger"))
     if os.path.exists(os.path.join(folder, "run.ledger")):
@@ -174,15 +188,17 @@ def _umask() -> int:
     return now
 
 
-def _script(answer: Answer) -> str:
+def _script(answer: Answer, default: Sequence[str]) -> str:
     """The script, with the types that its arrays have beyond numpy's."""
     types = {
-        f"{prefix}_{number:03d}": one.dtype.name
-        for name, prefix, part in (("inputs.npz", "in", 0), ("expected.npz", "out", 1))
-        for number, one in enumerate(answer.arrays[name][part])
+        f"{name} {prefix}_{number:03d}": one.dtype.name
+        for name, groups in answer.arrays.items()
+        for prefix, group in zip(("in", "out"), groups, strict=True)
+        for number, one in enumerate(group)
         if one.dtype.isbuiltin != 1
     }
-    return JAX.replace("TYPES = {}", f"TYPES = {types}")
+    script = JAX.replace("TYPES = {}", f"TYPES = {types}")
+    return script.replace('DEFAULT = ["module.hlo"]', f"DEFAULT = {json.dumps(list(default))}")
 
 
 def _nameless(text: str, source: Source | None, answer: Answer) -> str:
@@ -246,8 +262,7 @@ def report(
     for one in answer.culprits:
         where = f"`{one.pipeline}/{one.pass_name}`" if one.pipeline else f"`{one.pass_name}`"
         stage = f", stage {one.stage}" if one.stage is not None else ""
-        fuel = f", fuel {one.fuel}" if one.fuel is not None else ""
-        yield f"**Culprit:** {where}, run {one.occurrence}{stage}{fuel}. {one.sentence}"
+        yield f"**Culprit:** {where}, run {one.occurrence}{stage}{one.counted}. {one.sentence}"
         at = one.line if line is None else line(one)
         if at is not None:
             yield ""
@@ -276,8 +291,11 @@ def report(
             tool = f"{env}run_hlo_module --platform=CPU --reference_platform=Interpreter --input_format=hlo {name}"
             yield f"- XLA's own tools: `{tool}`"
     if {"repro.py", "before.hlo", "after.hlo"} <= set(files):
+        if MINIMAL[0] in files:
+            yield "- the guilty computation and what it stands for: `python repro.py` (jax on CPU)"
         # Compiled again, the stage before would be made wrong by the same pass.
-        names = ",".join(dict.fromkeys(one.pass_name for one in answer.culprits if one.fuel is None))
+        own = _platform(source) == "cpu"
+        names = ",".join(dict.fromkeys(one.pass_name for one in answer.culprits if one.fuel is None and own))
         off = " ".join([*([flags] if flags else []), *([f"--xla_disable_hlo_passes={names}"] if names else [])])
         tool = f"XLA_FLAGS={shlex.quote(off)} " if off else ""
         tool += "python repro.py before.hlo after.hlo"

@@ -142,7 +142,8 @@ class _Cutter:
         for one in order:
             if one.opcode == "bitcast":
                 raise InternalError("what a bitcast does hangs on layouts")
-            copy = one.clone_with(shape=one.shape.without_layout(), operands=[made[operand] for operand in one.operands])
+            operands = [made[operand] for operand in one.operands]
+            copy = one.clone_with(shape=one.shape.without_layout(), operands=operands)
             for key, group in one.called.items():
                 copy.set_called(key, tuple(callees[callee] for callee in group))
             for key in _NO_TEXT:

@@ -19,6 +19,8 @@ from hloscope.bisect.search import Outcome, smallest_cure
 from hloscope.bisect.subjects.stage_probe import StageProbe
 from hloscope.core.cli.main import run
 from hloscope.core.hlo.hashing import structural_hash
+from hloscope.core.runtime import npz
+from hloscope.core.runtime.evaluator import evaluate
 from hloscope.core.text import load_module, print_module
 
 HEAD = "HloModule m, entry_computation_layout={(f32[4,8]{1,0}, f32[8]{0})->(f32[4,8]{1,0}, f32[4]{0})}\n\n"
@@ -331,8 +333,6 @@ def test_a_sound_dump_accuses_nobody(tmp_path: Path) -> None:
 
 
 def test_recorded_results_that_no_stage_explains_lie_below(tmp_path: Path) -> None:
-    from hloscope.core.runtime import npz
-    from hloscope.core.runtime.evaluator import evaluate
     from hloscope.core.runtime.inputs import inputs_for
 
     module = load_module(STAGES["before_optimizations"])
@@ -399,10 +399,19 @@ def test_the_bundle_holds_what_a_maintainer_needs_and_no_names(tmp_path: Path) -
     assert code == 1 and answer["bundle"] == str(bundle)
     held = {one.name for one in bundle.iterdir()}
     names = {"report.md", "before.hlo", "after.hlo", "inputs.npz", "expected.npz", "environment.json", "repro.py"}
-    assert names <= held
+    assert names | {f"minimal_{name}" for name in ("before.hlo", "after.hlo", "inputs.npz", "actual.npz")} <= held
+    small = [load_module((bundle / f"minimal_{name}.hlo").read_text()) for name in ("before", "after")]
+    assert [one.entry.root.opcode for one in small] == ["subtract"] * 2
+    assert [[p.shape.dimensions for p in one.entry.parameters] for one in small] == [[(4, 8), (4, 8)]] * 2
+    given = npz.read(bundle / "minimal_inputs.npz").inputs
+    for one, name in zip(small, ("expected", "actual"), strict=True):
+        (result,) = evaluate(one, given)
+        np.testing.assert_array_equal(np.asarray(result), npz.read(bundle / f"minimal_{name}.npz").outputs[0])
+    assert answer["reduced"] == {"before": 12, "after": 3, "probes": 0}
     assert not any(b"secret" in one.read_bytes() for one in bundle.iterdir() if one.suffix != ".npz")
     report = (bundle / "report.md").read_text()
     assert "%minus = subtract(%bs, %a) stands where %minus = subtract(%same, %bs) stood" in report
+    assert "the guilty computation and what it stands for: `python repro.py`" in report
     changed = load_module((bundle / "after.hlo").read_text()).find_instruction("minus")
     assert changed is not None and [one.name for one in changed.operands] == ["bs", "a"]
     assert run(["bisect", str(dump), "--bundle", str(bundle)]) == 2, "a folder that holds something is left alone"

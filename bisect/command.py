@@ -559,8 +559,7 @@ def _show(answer: Answer, line: Callable[[Culprit], int | None]) -> None:
     for one in answer.culprits:
         where = f"{one.pipeline}/{one.pass_name}" if one.pipeline else one.pass_name
         stage = f"stage {one.stage}, " if one.stage is not None else ""
-        fuel = f", fuel {one.fuel}" if one.fuel is not None else ""
-        click.echo(f"culprit: {stage}{where}, run {one.occurrence}{fuel}")
+        click.echo(f"culprit: {stage}{where}, run {one.occurrence}{one.counted}")
         if one.sentence:
             click.echo(f"  {one.sentence}")
         at = line(one)

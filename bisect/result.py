@@ -41,6 +41,14 @@ class Culprit:
     sentence: str = ""
     """The event, in words."""
 
+    @property
+    def counted(self) -> str:
+        """``, decision N``, counted from 0 as runs and the fuel of events are; empty where no gate decides it. A
+        kernel's choices are counted as its evidence counts them."""
+        if self.fuel is None:
+            return ""
+        return f", choice {self.fuel}" if self.pipeline == "pallas" else f", decision {self.fuel - 1}"
+
 
 @dataclass(frozen=True, slots=True)
 class Probe:

@@ -99,6 +99,8 @@ def test_the_culprit_is_exact_and_the_probes_are_few(case: list[str]) -> None:
     assert answer.verdict == (rest[0] if rest else "wrong-stage"), answer.evidence
     (culprit,) = answer.culprits
     assert (culprit.pass_name, culprit.rule, culprit.instruction) == (pass_name, f"planted-{kind}", instruction)
+    told = re.search(r", fuel (\d+)", culprit.sentence)
+    assert told is None or culprit.counted == f", decision {told[1]}", "the event and the headline count alike"
     probes = Counter(probe.level for probe in answer.probes)
     sizes = {level: max(one.high for one in answer.probes if one.level == level) for level in probes}
     assert all(probes[level] <= ceil(log2(max(2, sizes[level]))) + 3 for level in probes), (probes, sizes)

@@ -395,6 +395,41 @@ _ALGORITHMS = (
     "dot_tf32_tf32_f32", "dot_tf32_tf32_f32_x3", "dot_f32_f32_f32", "dot_f64_f64_f64", "unset",
 )  # fmt: skip
 
+PRECISIONS = ("default", "high", "highest", "packed_nibble")
+WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "direction": ("EQ", "NE", "GE", "GT", "LE", "LT"),
+        "type": ("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"),
+        "fft_type": ("FFT", "IFFT", "RFFT", "IRFFT"),
+        "distribution": ("rng_uniform", "rng_normal"),
+        "algorithm": ("rng_default", "rng_three_fry", "rng_philox", *_ALGORITHMS),
+        "kind": ("kLoop", "kInput", "kOutput", "kCustom"),
+        "padding_type": ("PADDING_INVALID", "PADDING_VALID", "PADDING_SAME"),
+        "schedule": ("SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARLIEST"),
+        "api_version": (
+            "API_VERSION_ORIGINAL", "API_VERSION_STATUS_RETURNING", "API_VERSION_STATUS_RETURNING_UNIFIED",
+            "API_VERSION_TYPED_FFI",
+        ),
+        "transpose_a": ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT", "TRANSPOSE_INVALID"),
+        "convolution_kind": ("fprop", "wgrad", "dgrad", "unset"),
+        "mode": ("cross_replica", "cross_partition", "cross_replica_and_partition", "flattened_id"),
+    }
+)  # fmt: skip
+"""The words that attributes of one word may have."""
+
+
+def words_of(opcode: str, key: str) -> tuple[str, ...]:
+    """The words that may stand in an attribute of an opcode; none where it holds something else."""
+    if FORMS.get(key) is _boolean:
+        return ("true", "false")
+    if key == "operand_precision":
+        return PRECISIONS
+    words = WORDS.get(key, ())
+    if key == "algorithm":
+        random = opcode == "rng-bit-generator"
+        return tuple(one for one in words if one.startswith("rng_") == random)
+    return tuple(one for one in words if not one.endswith(("INVALID", "unset")))
+
 
 def _table() -> dict[str, Callable[[Cursor], str]]:
     table: dict[str, Callable[[Cursor], str]] = {}
@@ -416,27 +451,9 @@ def _table() -> dict[str, Callable[[Cursor], str]]:
     add("parameter_replication", _booleans)
     add("epsilon", _float)
     add("custom_call_target outfeed_config infeed_config async_execution_thread", _string)
-    add("direction", _words("EQ", "NE", "GE", "GT", "LE", "LT"))
-    add("type", _words("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"))
-    add("fft_type", _words("FFT", "IFFT", "RFFT", "IRFFT"))
-    add("distribution", _words("rng_uniform", "rng_normal"))
-    add("algorithm", _words("rng_default", "rng_three_fry", "rng_philox", *_ALGORITHMS))
-    add("kind", _words("kLoop", "kInput", "kOutput", "kCustom"))
-    add("padding_type", _words("PADDING_INVALID", "PADDING_VALID", "PADDING_SAME"))
-    add("schedule", _words("SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARLIEST"))
-    add(
-        "api_version",
-        _words(
-            "API_VERSION_ORIGINAL",
-            "API_VERSION_STATUS_RETURNING",
-            "API_VERSION_STATUS_RETURNING_UNIFIED",
-            "API_VERSION_TYPED_FFI",
-        ),
-    )
-    add("transpose_a", _words("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT", "TRANSPOSE_INVALID"))
-    add("convolution_kind", _words("fprop", "wgrad", "dgrad", "unset"))
-    add("mode", _words("cross_replica", "cross_partition", "cross_replica_and_partition", "flattened_id"))
-    add("operand_precision", _word_list("default", "high", "highest", "packed_nibble"))
+    for key, words in WORDS.items():
+        add(key, _words(*words))
+    add("operand_precision", _word_list(*PRECISIONS))
     add("window", window_form)
     add("dim_labels", dim_labels_form)
     add("slice", slice_form)
@@ -503,4 +520,3 @@ def canonical_value(name: str, text: str, form: Callable[[Cursor], str] | None =
     if at.kind != "end":
         at.fail(f"unexpected {at.glance()} after the value of {name}")
     return value
-

@@ -2,7 +2,8 @@
 
 After ``=`` and a shape: opcodes with a snippet of their operands and required attributes. Between the parentheses:
 instructions defined above in the same computation, those of a shape that fits first. After them: attributes that the
-opcode takes and has not yet. After ``to_apply=`` and its like: computations.
+opcode takes and has not yet. After ``to_apply=`` and its like: computations; after ``kind=`` and its like: the words
+that it may have.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hloscope.core.hlo.attributes import ATTRIBUTES, CALLED
 from hloscope.core.hlo.opcodes import OPCODES
 from hloscope.core.text.module_index import ModuleIndex
 from hloscope.core.text.opcode_syntax import syntax_of
+from hloscope.core.text.value_forms import words_of
 from hloscope.lsp.documents import Reading
 from hloscope.lsp.features.feature import Feature
 
@@ -27,7 +29,7 @@ _SHAPED = re.compile(
     r"^(?:\([^()]*(?:\([^()]*\)[^()]*)*\)|[a-z][a-z0-9]*(?:\[[^\]]*\])?(?:\{[^}]*\})?)\s+(?P<rest>.*)$", re.S
 )
 _CALL = re.compile(r"^(?P<opcode>[a-z][\w\-]*)\((?P<inside>.*)$", re.S)
-_VALUE = re.compile(r"(?P<key>[a-z][\w\-]*)=\{?(?:%?[\w.\-]*,\s*)*(?P<word>%?[\w.\-]*)$")
+_VALUE = re.compile(r"(?P<key>[a-z][\w\-]*)=(?:\{(?:%?[\w.\-]*,\s*)*)?(?P<word>%?[\w.\-]*)$")
 _WORD = re.compile(r"[%\w.\-]*$")
 
 
@@ -82,7 +84,10 @@ def _items(index: ModuleIndex, rest: str, start: int, typed: str) -> Iterator[ty
     value = _VALUE.search(attributes)
     if value is not None and value["key"] in CALLED:
         yield from _computations(index, start)
-    elif value is None or not attributes.rstrip().endswith(value[0]):
+    elif value is not None:
+        for word in words_of(call["opcode"], value["key"]):
+            yield types.CompletionItem(word, kind=types.CompletionItemKind.EnumMember)
+    else:
         yield from _attributes(call["opcode"], attributes)
 
 

@@ -1,6 +1,9 @@
-"""Inlay hints: the shape of every operand where the text names it alone, and the bytes of large results."""
+"""Inlay hints: the shape of every operand where the text names it alone, the parameter that it becomes in what is
+called, and the bytes of large results."""
 
 from __future__ import annotations
+
+import re
 
 from lsprotocol import types
 
@@ -15,6 +18,12 @@ LARGE_BYTES = 1 << 20
 """Results of at least this size say how large they are."""
 _SHAPE = 48
 _MOST = 2_000
+_HANDS_ON = frozenset({"call", "fusion", "map", "while", "async-start"})
+"""Opcodes whose operands are the parameters of what they call."""
+_PARAMETERS = 200
+"""Instructions of a computation among which a parameter is looked for: they come first."""
+_NAMELESS = re.compile(r"(?:param|parameter|p|arg)[_.]?\d+(?:\.\w+)*", re.I)
+"""Names that say no more than the operand's place."""
 
 
 def inlay_hints(reading: Reading, params: types.InlayHintParams) -> list[types.InlayHint]:
@@ -24,11 +33,17 @@ def inlay_hints(reading: Reading, params: types.InlayHintParams) -> list[types.I
     out: list[types.InlayHint] = []
     for i in _within(index, start, end):
         parts = index.parts(i)
-        if parts.operands is not None and "[" not in index.operands_text(i):
-            for reference, operand in zip(parts.operand_references(index.source), index.operands(i), strict=False):
-                if operand >= 0:
+        if parts.operands is not None and index.opcode(i) != "parameter":
+            becomes, shaped = _parameters(index, i), "[" in index.operands_text(i)
+            for number, (reference, operand) in enumerate(
+                zip(parts.operand_references(index.source), index.operands(i), strict=False)
+            ):
+                start_of = reference.span[0] - (index.source[reference.span[0] - 1] == "%")
+                name = becomes.get(number)
+                if name is not None and name != reference.name and _NAMELESS.fullmatch(name) is None:
+                    out.append(_hint(reading, start_of, f"{name}: ", types.InlayHintKind.Parameter))
+                if operand >= 0 and not shaped:
                     text = shortened(index.shape_text(operand), _SHAPE)
-                    start_of = reference.span[0] - (index.source[reference.span[0] - 1] == "%")
                     out.append(_hint(reading, start_of, f"{text} ", types.InlayHintKind.Type))
         size = _bytes(index.shape_text(i))
         if size is not None and size >= LARGE_BYTES:
@@ -36,6 +51,30 @@ def inlay_hints(reading: Reading, params: types.InlayHintParams) -> list[types.I
         if len(out) >= _MOST:
             break
     return out
+
+
+def _parameters(index: ModuleIndex, i: int) -> dict[int, str]:
+    """The names of an instruction's operands in the computation that it calls, by operand."""
+    opcode, called = index.opcode(i), index.called(i)
+    if opcode == "conditional":
+        return {k + 1: name for k, body in enumerate(called) if (name := _parameter(index, body, 0)) is not None}
+    if opcode not in _HANDS_ON or not called:
+        return {}
+    # A loop's condition and body may call it differently; the body is what works on it.
+    body = called[-1]
+    return {
+        k: name for k in range(len(index.operands(i))) if (name := _parameter(index, body, k)) is not None
+    }  # fmt: skip
+
+
+def _parameter(index: ModuleIndex, number: int, k: int) -> str | None:
+    if number < 0:
+        return None
+    one = index.computation(number)
+    for i in range(one.begin, min(one.end, one.begin + _PARAMETERS)):
+        if index.opcode(i) == "parameter" and index.operands_text(i).strip() == str(k):
+            return index.name(i)
+    return None
 
 
 def _within(index: ModuleIndex, start: int, end: int) -> range:

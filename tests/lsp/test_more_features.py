@@ -113,6 +113,27 @@ def test_completion_knows_opcodes_operands_attributes_and_computations(advised: 
     assert complete(advised, "  %new = ") == []
 
 
+@pytest.mark.parametrize(
+    ("typed", "labels"),
+    [
+        ("%f = f32[2] fusion(%x), kind=", ["kLoop", "kInput", "kOutput", "kCustom"]),
+        ("%c = pred[2] compare(%x, %x), direction=G", ["EQ", "NE", "GE", "GT", "LE", "LT"]),
+        ("%s = f32[2] sort(%x), is_stable=", ["true", "false"]),
+        ("%d = f32[2] dot(%x, %x), operand_precision={default,hi", ["default", "high", "highest", "packed_nibble"]),
+        ("%g = u32[2] rng-bit-generator(%x), algorithm=", ["rng_default", "rng_three_fry", "rng_philox"]),
+        ("%b = f32[2] broadcast(%x), dimensions=", []),
+        ("%r = f32[] reduce(%x, %zero), to_apply=%s", ["%sum"]),
+    ],
+)
+def test_completion_knows_the_words_of_attributes(advised: Any, typed: str, labels: list[str]) -> None:
+    assert [one["label"] for one in complete(advised, f"  {typed}")] == labels
+
+
+def test_completion_goes_on_after_a_value(advised: Any) -> None:
+    labels = [one["label"] for one in complete(advised, "  %r = f32[64] reduce(%back, %zero), to_apply=%sum, dim")]
+    assert labels[0] == "dimensions" and "%sum" not in labels
+
+
 def test_a_client_without_snippets_gets_none(shared: Any) -> None:
     opcodes = {one["label"]: one for one in complete(shared.client, "  %new = f32[64]{0} red")}
     assert opcodes["reduce"]["textEdit"]["newText"] == "reduce("
@@ -136,6 +157,33 @@ def test_inlay_hints_show_operand_shapes(advised: Any) -> None:
     assert hints[0]["position"]["character"] == LINES[line].index("%back")
 
 
+def test_inlay_hints_name_the_parameters_of_what_is_called(shared: Any) -> None:
+    uri = "file:///called.hlo"
+    text = """HloModule m
+
+%body (base: f32[2], step: f32[2], param_2: f32[2]) -> f32[2] {
+  %base = f32[2] parameter(0)
+  %step = f32[2] parameter(1)
+  %param_2 = f32[2] parameter(2)
+  ROOT %sum = f32[2] add(%base, %step)
+}
+
+ENTRY %main (x: f32[2], step: f32[2]) -> f32[2] {
+  %x = f32[2] parameter(0)
+  %step = f32[2] parameter(1)
+  ROOT %f = f32[2] fusion(f32[2] %x, f32[2] %x, f32[2] %step), kind=kLoop, calls=%body
+}
+"""
+    shared.client.open(uri, text)
+    found = shared.client.request("textDocument/inlayHint", {"textDocument": document(uri), "range": whole()})
+    line = next(one for one in text.split("\n") if "fusion(" in one)
+    at = [line.index("%x,"), line.index("%x, f32[2] %step")]
+    # param_2 says no more than the place does.
+    assert [(one["label"], one["position"]["character"]) for one in found if one["kind"] == 2] == [
+        ("base: ", at[0]), ("step: ", at[1]),
+    ]  # fmt: skip
+
+
 def test_lenses_count_callers(advised: Any) -> None:
     found = advised.request("textDocument/codeLens", {"textDocument": document()})
     assert [one["command"]["title"] for one in found] == ["1 caller · 3 instructions", "entry · 8 instructions"]
@@ -156,11 +204,15 @@ def test_selection_grows_from_the_word_to_everything(advised: Any) -> None:
     line = line_of("ROOT %r")
     position = {"line": line, "character": LINES[line].index("%back") + 2}
     (found,) = advised.request("textDocument/selectionRange", {"textDocument": document(), "positions": [position]})
-    lines = []
+    texts = []
     while found is not None:
-        lines.append((found["range"]["start"]["line"], found["range"]["end"]["line"]))
+        first, last = found["range"]["start"], found["range"]["end"]
+        one = (first["line"] == last["line"]) and LINES[line][first["character"] : last["character"]]
+        texts.append(one or (first["line"], last["line"]))
         found = found.get("parent")
-    assert lines == [(line, line), (line, line), (line_of("ENTRY"), line + 1), (0, len(LINES) - 1)]
+    assert texts == [
+        "back", "%back", "%back, %zero", LINES[line].strip(), (line_of("ENTRY"), line + 1), (0, len(LINES) - 1),
+    ]  # fmt: skip
 
 
 def test_a_name_is_edited_everywhere_at_once(advised: Any) -> None:

@@ -54,6 +54,8 @@ def command(
             begin = max(0, end - 1) if stage is not None else run.resolve(_or(first, 0))
             _require_whole(run, begin, end)
             say_notes(run.notes)
+            if stage is not None:
+                say_notes(_of_its_steps(run, end))
             found = run.diff(begin, end)
             title = _title(run, found)
             source = run.source
@@ -82,6 +84,18 @@ def _require_whole(run: Run, *stages: int) -> None:
             path = run.source.path if row.file is None else f"{run.source.path}/{row.file}"
             hint = "--from and --to name other stages" if len(run) > 1 else None
             raise DumpError(f"{fault}; it cannot be compared", path=path, hint=hint)
+
+
+def _of_its_steps(run: Run, stage: int) -> list[str]:
+    """Where a pass or a nested pipeline has rows of its steps before it, its row shows only what came after them."""
+    rows = run.outline
+    row, first = rows[stage], stage
+    while first and rows[first - 1].pipeline == row.pass_name != row.pipeline:
+        first -= 1
+    if first in (0, stage):
+        return []
+    steps = f"row {first} is a step" if stage - first == 1 else f"rows {first} to {stage - 1} are steps"
+    return [f"{steps} of {row.pass_name}; all that it changed: --from {first - 1} --to {stage}"]
 
 
 def _or(value: int | None, default: int) -> int:

@@ -205,6 +205,21 @@ def test_diff_of_an_unchanged_stage_exits_0(hloscope: Hloscope, dump: Path) -> N
     assert outcome.code == 0 and "no difference" in outcome.out
 
 
+def test_diff_says_where_a_row_is_only_the_end_of_its_pass(hloscope: Hloscope, fixtures: Path) -> None:
+    dump = fixtures / "dumps/tpu"
+    (row,) = hloscope("passes", dump, "--filter", "pass=copy-insertion", "--json").json["rows"]
+    steps = hloscope("passes", dump, "--filter", "pipeline=copy-insertion", "--json").json["rows"]
+    at, first = int(row["index"]), int(steps[0]["index"])
+    said = hloscope("diff", dump, "--stage", at).err
+    assert (
+        f"rows {first} to {at - 1} are steps of copy-insertion; all that it changed: --from {first - 1} --to {at}"
+        in said
+    )
+    whole = hloscope("diff", dump, "--from", first - 1, "--to", at, "--json").json
+    assert len(whole["added"]) - len(whole["removed"]) == row["delta"] + sum(step["delta"] for step in steps)
+    assert "steps" not in hloscope("diff", dump, "--stage", first).err
+
+
 def test_diff_from_to_and_of_the_whole(hloscope: Hloscope, dump: Path) -> None:
     whole = hloscope("diff", dump, "--json").json
     last = len(load(str(dump))) - 1

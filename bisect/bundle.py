@@ -68,7 +68,8 @@ def arrays(path, prefix):
 for name in sys.argv[1:] or DEFAULT:
     own = "minimal_" if name.startswith("minimal_") else ""
     # Tiles and memory spaces of another back end are left out.
-    module = hlo.hlo_module_from_text(re.sub(r"\\{([\\d,]*):[^{}]*\\}", r"{\\1}", open(name).read()))
+    plain = re.sub(r"\\{([\\d,]*):[^{}]*\\}", lambda at: at[1] and "{" + at[1] + "}", open(name).read())
+    module = hlo.hlo_module_from_text(plain)
     proto = module.as_serialized_hlo_module_proto()
     old = not hasattr(mlir, "hlo_to_stablehlo")
     given = xla._xla.XlaComputation(proto) if old else proto

@@ -400,5 +400,5 @@ def test_where_nothing_changes_only_the_ends_are_asked() -> None:
 
     module = load_module("HloModule m\n\nENTRY e {\n  a = f32[] parameter(0)\n  ROOT r = f32[] negate(a)\n}\n")
     versions = [f"0.{number}.0" for number in range(40)]
-    answer = OverSearch(module, "", "m.hlo", [np.float32(1)], versions, install=install).run()
+    answer = OverSearch(module, "", "m.hlo", [np.array(1, np.float32)], versions, install=install).run()
     assert answer.verdict == "compile-failure" and sorted(asked) == ["0.0.0", "0.39.0"]

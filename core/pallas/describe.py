@@ -51,6 +51,8 @@ class Writer:
         self._trees: dict[str, ast.Module | None] = {}
         self._specs: list[dict[str, Any]] = []
         self._first_places: dict[Any, int | None] = {}
+        self._blamed: tuple[Exception, int] | None = None
+        """A refusal, and the spec or index map that it is about."""
         self._info = importlib.import_module("jax._src.source_info_util")
         self._core = importlib.import_module("jax._src.core")
         self._pallas = importlib.import_module("jax._src.pallas.core")
@@ -101,6 +103,8 @@ class Writer:
         seen = 0
         chain: BaseException | None = error
         while chain is not None and seen < 8 and found is None:
+            if self._blamed is not None and self._blamed[0] is chain:
+                return self._blamed[1]
             step = chain.__traceback__
             while step is not None:
                 if step.tb_frame.f_code.co_filename == path:
@@ -137,13 +141,28 @@ class Writer:
             entry = {"origin": str(origin), "spec": getattr(self, "hloscope_place", None),
                      "map": writer._function_place(getattr(self.index_map, "index_map", self.index_map)),
                      "name": None}  # fmt: skip
-            mapping = convert(self, origin, *args, **kwargs)
+            try:
+                mapping = convert(self, origin, *args, **kwargs)
+            except Exception as error:
+                writer._blame(error, entry["spec"], entry["map"])
+                raise
             entry["name"] = str(mapping.index_map_jaxpr.jaxpr.debug_info.func_src_info)
             writer._specs.append(entry)
             return mapping
 
         spec_type.__init__ = init
         spec_type.to_block_mapping = to_block_mapping
+
+    def _blame(self, error: Exception, spec: int | None, mapped: int | None) -> None:
+        """A refusal of a spec or index map belongs there, unless it comes from a statement of the user's in the map."""
+        step = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        while step is not None:
+            if self._info.is_user_filename(step.tb_frame.f_code.co_filename):
+                return
+            step = step.tb_next
+        place = spec if str(error).lower().startswith("block shape") else mapped if mapped is not None else spec
+        if place is not None:
+            self._blamed = (error, place)
 
     def _caller(self) -> int | None:
         frame = inspect.currentframe()

@@ -95,6 +95,7 @@ def command(
                 target=target or "cpu",
                 args=shapes,
                 keep_dump=dump_to,
+                pass_re=pass_re,
                 force=force,
                 progress=report,
             )

@@ -152,18 +152,27 @@ def capture_function(
     args: Sequence[str] = (),
     flags: Sequence[str] = (),
     keep_dump: str | os.PathLike[str] | None = None,
+    pass_re: str = ".*",
     force: bool = False,
     progress: Progress | None = None,
 ) -> tuple[CompileResult, ImportReport]:
     """Compiles ``FILE.py:FUNCTION`` for a target without running it, with the user's own ``XLA_FLAGS``, and imports the
     dump.
 
-    Raises as ``compile_function`` and ``import_dump`` do.
+    Raises as ``compile_function`` and ``import_dump`` do, and UsageError where ``pass_re`` is no regular expression.
     """
+    _require_pattern(pass_re)
 
     def run(folder: str) -> CompileResult:
         return compile_function(
-            spec, dump_to=folder, target=target, args=args, flags=flags, pass_log=True, as_user=True
+            spec,
+            dump_to=folder,
+            target=target,
+            args=args,
+            flags=flags,
+            pass_re=pass_re,
+            pass_log=True,
+            as_user=True,
         )
 
     return _compiled(run, ledger_path, keep_dump, force, progress, spec, module=_module_of(spec))

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,7 +26,7 @@ from hloscope.core.errors import HloscopeError
 from hloscope.tui.far import FarRun
 from hloscope.tui.navigation import SCREENS, TITLES, History, Place, neighbour
 from hloscope.tui.palette import Actions
-from hloscope.tui.screens import import_all, make_screen
+from hloscope.tui.screens import import_all, import_screen, make_screen
 from hloscope.tui.screens.base import RunScreen
 from hloscope.tui.screens.help import HelpScreen
 from hloscope.tui.screens.one_key import OneKeyScreen
@@ -51,6 +52,12 @@ _QUIET_SECONDS = 0.5
 
 _TIDY_SECONDS = 2.0
 """After so long without a key, and with nothing at work, there is time to look for garbage."""
+
+_THREADS = 64
+"""Pieces of work that can be under way at once, waiting ones among them."""
+
+_DRAWN_SECONDS = 0.03
+"""What was said is drawn after so long: with the next frame."""
 
 _ARRIVAL_SECONDS = 5.0
 """How long a key waits for a screen at most."""
@@ -148,6 +155,8 @@ class DashboardApp(App[None]):
     def on_mount(self) -> None:
         """To the place asked for, else where one was the last time, else to the overview."""
         sys.setswitchinterval(_SWITCH_SECONDS)
+        # The usual pool has few threads; those here mostly wait for the reader, and none may wait for another.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "hloscope"))
         if isinstance(self.run_opened, FarRun):
             self.run_opened.take_up()
         theme = self.state.get("theme")
@@ -370,14 +379,19 @@ class DashboardApp(App[None]):
         if name in self._screens or screen is None:
             self.go(Place(name))
             return
-        # The key is answered at once: making a screen takes a moment.
         self._opening = True
         screen.say(f"opening {TITLES[name]} …")
-        self.call_after_refresh(self._open, name)
+        self.run_worker(self._open(name), group="opening")
 
-    def _open(self, name: str) -> None:
-        self._opening = False
-        self.go(Place(name))
+    async def _open(self, name: str) -> None:
+        """The key is answered before a screen is made, which takes a moment; what it needs is imported elsewhere."""
+        try:
+            await asyncio.sleep(_DRAWN_SECONDS)
+            await asyncio.to_thread(import_screen, name)
+        finally:
+            self._opening = False
+        if self.screen_stack:
+            self.go(Place(name))
 
     def action_next_screen(self, step: int) -> None:
         """The screen beside this one."""

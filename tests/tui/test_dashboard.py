@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ from textual.worker import WorkerCancelled
 from hloscope.core.views.run import load
 from hloscope.tui.app import DashboardApp
 from hloscope.tui.navigation import Place
+from hloscope.tui.screens.bisection import BisectScreen
 from hloscope.tui.screens.help import HelpScreen
 from hloscope.tui.screens.stages import StagesScreen
 from hloscope.tui.widgets.line_pane import LinePane
@@ -175,6 +178,22 @@ async def test_finding_and_following_an_instruction_and_back(dump: Path) -> None
         assert "3 removed" in text(pilot)
         await press(pilot, "b")
         assert "nothing to go back to" in status(pilot)
+
+
+async def test_work_that_waits_keeps_no_other_work_waiting(dump: Path) -> None:
+    """Also where many pieces of it wait, and a screen that was never shown is asked for meanwhile."""
+    async with dashboard(dump) as pilot:
+        held = threading.Event()
+        for number in range(20):
+            pilot.app.run_worker(held.wait, thread=True, group=f"held {number}")
+        try:
+            await pilot.press("0")
+            until = time.monotonic() + 20
+            while not isinstance(pilot.app.screen, BisectScreen) and time.monotonic() < until:
+                await pilot.pause(0.02)
+            assert isinstance(pilot.app.screen, BisectScreen)
+        finally:
+            held.set()
 
 
 async def test_filters_of_the_timeline(dump: Path) -> None:

@@ -138,6 +138,11 @@ class Companion:
             return place.device
         return None if tiled else load_device()
 
+    @property
+    def in_dump(self) -> bool:
+        """Whether the text is a stage of a dump."""
+        return dump_of(self.uri) is not None
+
     def born(self, name: str) -> str | None:
         """After which pass an instruction of that name is first there, in words; None where it is not known quickly."""
         if name not in self._births:

@@ -40,6 +40,8 @@ _STAGE = (
 _USERS = 3
 _EXTRACTED_AT_ONCE = 1_000
 """Instructions; an editor asks for actions whenever the cursor moves."""
+_NEVER_FUSED = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "while", "conditional", "call"})
+"""Of these nobody asks why they are not fused."""
 _NOT_REDUCED = frozenset({"parameter", "constant"})
 
 
@@ -96,7 +98,8 @@ def _explanations(reading: Reading, i: int) -> Iterator[types.CodeAction]:
     index = reading.index
     name = index.name(i)
     asked: list[tuple[str, str, list[str]]] = [(f"Tell all that is known of %{name}", "hloscope.why", [name])]
-    for user in index.users(i)[:_USERS]:
+    fusible = () if index.opcode(i) in _NEVER_FUSED else index.users(i)
+    for user in [one for one in fusible if index.opcode(one) not in _NEVER_FUSED][:_USERS]:
         other = index.name(user)
         asked.append((f"Explain why %{name} is not fused into %{other}", "hloscope.whyNotFused", [name, other]))
     facts = None if reading.companion is None else reading.companion.facts

@@ -23,7 +23,7 @@ from hloscope.lsp.documents import Check, Reading
 from hloscope.lsp.features.feature import FULL_INSTRUCTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from hloscope.core.errors import Severity
     from hloscope.core.hlo.verifier import Finding
@@ -68,8 +68,8 @@ def from_advice(reading: Reading) -> list[types.Diagnostic] | None:
     index = reading.index
     if index.errors or not _AT_ONCE < index.instruction_count <= FULL_INSTRUCTIONS:
         return None
-    known = _placed(reading, reading.verified.findings(reading))
-    return _shown(reading, [*index.diagnostics, *known, *_advice(index)])
+    known = list(_placed(reading, reading.verified.findings(reading)))
+    return _shown(reading, [*index.diagnostics, *known, *_advice(index, known)])
 
 
 def _is_asked(reading: Reading) -> bool:
@@ -105,7 +105,8 @@ def _all(
     index = reading.index
     out = list(found)
     if not any(one.severity == "error" for one in out):
-        out += [*_placed(reading, broken), *(_advice(index) if advice else ())]
+        placed = list(_placed(reading, broken))
+        out += [*placed, *(_advice(index, placed) if advice else ())]
     lines = {one.line for one in out}
     return _shown(reading, [*out, *(one for one in index.diagnostics if one.line not in lines)])
 
@@ -141,11 +142,13 @@ def _shown(reading: Reading, found: list[Diagnostic]) -> list[types.Diagnostic]:
     return [to_diagnostic(reading, one) for one in found[:_MOST]]
 
 
-def _advice(index: ModuleIndex) -> list[Diagnostic]:
-    """Advice, and collectives that do not fit the devices."""
+def _advice(index: ModuleIndex, wrong: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Advice, and collectives that do not fit the devices; of what is wrong already no more is said."""
     out = advise(index)
+    told = {one.offset for one in wrong}
     for i, message, _ in islice(misfits(index), _MOST):
-        out.append(_diagnostic(index, *index.name_span(i), message, "warning", "mesh"))
+        if index.name_span(i)[0] not in told:
+            out.append(_diagnostic(index, *index.name_span(i), message, "warning", "mesh"))
     return out
 
 

@@ -27,6 +27,8 @@ _VALUE = 1_000
 _FRAMES = 6
 _VERDICTS = 6
 _PLACES = 4
+_TILES_WITHIN = 1 << 20
+"""Characters within which a TPU's text has a tiled shape, if it has any."""
 _SEMANTICS = "https://openxla.org/xla/operation_semantics"
 _NO_CHAPTER = frozenset({"fusion", "bitcast", "copy", "constant", "domain", "add-dependency", "get-dimension-size"})
 
@@ -146,7 +148,8 @@ def cost(index: ModuleIndex, i: int, companion: Companion | None = None) -> str:
 
     Only flops and bytes of another backend's instructions: no rates are known of CPUs and TPUs.
     """
-    device = None if companion is None else companion.device(tiled=":T(" in index.shape_text(i))
+    tiled = ":T(" in index.shape_text(i) or index.source.find(":T(", 0, _TILES_WITHIN) >= 0
+    device = None if companion is None else companion.device(tiled=tiled)
     found = cost_facts(index, i, device)
     if found is None:
         return ""
@@ -158,7 +161,8 @@ def cost(index: ModuleIndex, i: int, companion: Companion | None = None) -> str:
         return line
     longest = max(found.compute_ns, found.memory_ns)
     time = f"{longest / 1000:.3g} µs" if longest >= 1000 else f"{longest:.3g} ns"
-    return f"{line} · roofline {time} on {found.device}, {found.bound_by} bound"
+    assumed = "" if companion is not None and companion.in_dump else ", taken for want of a dump"
+    return f"{line} · roofline {time} on {found.device}{assumed}, {found.bound_by} bound"
 
 
 def of_dump(companion: Companion | None, name: str) -> tuple[str, ...]:

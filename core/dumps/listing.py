@@ -187,12 +187,13 @@ def _flag_difference(was: Mapping[str, str], now: Mapping[str, str]) -> str:
     return "flags: " + ", ".join(f"{key} {was.get(key, 'unset')} → {now.get(key, 'unset')}" for key in changed[:4])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _DumpedModule:
     """A module of a dump as ``tell_apart`` sees it."""
 
     module: Module
     facts: TextFacts | None
+    known_inputs: Mapping[str, str] | None = None
 
     @property
     def index(self) -> int:
@@ -225,8 +226,14 @@ class _DumpedModule:
     def other_difference(self, earlier: Compiled, /) -> str:
         if not isinstance(earlier, _DumpedModule):
             return ""
-        was, now = input_digests(earlier.module), input_digests(self.module)
+        was, now = earlier.inputs(), self.inputs()
         for kind in COMPILE_INPUTS:
             if kind.value in was and kind.value in now and was[kind.value] != now[kind.value]:
                 return input_phrase(kind)
         return ""
+
+    def inputs(self) -> Mapping[str, str]:
+        """What ``input_digests`` gives; a module is compared with the one before and the one after it."""
+        if self.known_inputs is None:
+            self.known_inputs = input_digests(self.module)
+        return self.known_inputs

@@ -8,6 +8,7 @@ a value, with no key twice, is a map.
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import lru_cache
 from hashlib import blake2b
 
 from hloscope.core.dumps.textproto import Message, parse_textproto
@@ -34,6 +35,7 @@ def _wire(data: bytes, depth: int) -> _Content:
     return _fields([(str(number), _wire_value(value, depth)) for number, value in read_fields(data, fixed=True)], "12")
 
 
+@lru_cache(maxsize=1 << 14)  # the modules of a dump say mostly the same
 def _wire_value(value: bytes | int, depth: int) -> _Content:
     # A short text may read as a message, too: then two equal ones still have equal content.
     if isinstance(value, int) or not value or depth >= _MAX_DEPTH:

@@ -81,6 +81,9 @@ def test_reduce_takes_no_more_than_is_under_the_cursor(client: Any) -> None:
     said = [m["params"]["value"].get("message", "") for m in client.messages if m.get("method") == "$/progress"]
     assert any("instructions after" in one for one in said)
     assert not any("previous stage" in title for title in inside)  # it is in no dump
+    # Nobody asks why something is not fused into a tuple.
+    asked = [title for line in ("  %a", "  %g") for title in actions(client, line) if "is not fused" in title]
+    assert asked == ["Explain why %a is not fused into %c"]
 
 
 def test_a_part_that_is_not_there_is_said_in_one_line(client: Any) -> None:

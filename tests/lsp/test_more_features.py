@@ -78,6 +78,12 @@ def test_the_verifier_s_findings_are_errors_at_the_instruction(advised: Any) -> 
     assert {"shape-mismatch"} <= set(errors)
     assert all(one["range"]["start"] == {"line": line_of("%dead"), "character": 3} for one in errors.values())
     assert "f32[64,64]" in errors["shape-mismatch"]["message"]
+    # One fault is said once, though advice would find it too.
+    uri = "file:///replicas.hlo"
+    line = "  %dead = f32[64,64]{1,0} all-reduce(%x), replica_groups={{0,7}}, to_apply=%sum"
+    old = next(one for one in LINES if "%dead = " in one)
+    advised.open(uri, TEXT.replace("HloModule more", "HloModule more, replica_count=2").replace(old, line))
+    assert [one["code"] for one in advised.diagnostics(uri, 1) if one["severity"] <= 2] == ["replica-groups"]
     # Names need be unique in their computation only, as in most texts that are written by hand.
     uri = "file:///alike.hlo"
     alike = "add1 {\n  p0 = f32[] parameter(0)\n  p1 = f32[] parameter(1)\n  ROOT r = f32[] add(p0, p1)\n}\n"

@@ -261,6 +261,9 @@ def why_lines(facts: WhyFacts) -> list[Line]:
         parts = f" ({', '.join(step.parts)})" if step.parts else ""
         by = f", replaced by {names(step.replaced_by)}" if step.replaced_by else ""
         where = _among(step) or where
+        if step.other is not None:
+            word = "goes on as" if step.what == "removed" else "in place of"
+            by = f", {word} {step.other} inside {step.inside}{by}"
         how = f"{step.what}{parts} by" if step.what != "present" else "there in"
         out.append(Line(f"  [{step.index:>3}] {how} {where}: {step.name}{by}", "note", step.name, step.index))
         if step.what in ("modified", "renamed") and step.before and step.after:
@@ -290,6 +293,9 @@ def _life(facts: WhyFacts) -> list[Line]:
         by = f", replaced by {names(step.replaced_by, 3)}" if step.replaced_by else ""
         made = fused_into(facts) if word == "removed by" and not by else None
         by = f", fused into {made}" if made else by
+        if step.other is not None:
+            by = f", goes on as {step.other} inside {step.inside}" if step.what == "removed" else by
+            by = f", in place of {step.other}" if step.what == "appeared" else by
         where = _among(step) or where
         text = f"  {word} [{step.index}] {where}{name}{by}"
         return Line(text, "strong", step.name, step.index, ((text, "strong"),))

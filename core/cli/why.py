@@ -106,6 +106,8 @@ def _step(step: HistoryStep) -> dict[str, object]:
         "after": step.after,
         "replaced_by": step.replaced_by,
         "among": step.among,
+        "other": step.other,
+        "inside": step.inside,
     }
 
 
@@ -197,12 +199,14 @@ def _history(step: HistoryStep) -> list[str]:
     if step.what == "present":
         return [f"{where}: there from the start" + (f" as {step.name}" if step.name else "")]
     if step.what == "appeared":
-        return [f"{where}: appeared", f"    + {step.after}"]
+        place = f" inside {step.inside}, in place of {step.other}" if step.other else ""
+        return [f"{where}: appeared{place}", f"    + {step.after}"]
     if step.what == "renamed":
         return [f"{where}: renamed to {step.name}", f"    - {step.before}", f"    + {step.after}"]
     if step.what == "removed":
         by = f", its users now read {_names(step.replaced_by)}" if step.replaced_by else ""
-        return [f"{where}: removed{by}"]
+        goes = f", goes on as {step.other} inside {step.inside}" if step.other else ""
+        return [f"{where}: removed{goes}{by}"]
     lines = [f"{where}: modified ({', '.join(step.parts)})"]
     for part, before, after in part_changes(step.before or "", step.after or ""):
         lines += [f"    {part}", f"      - {_cut(before) or '(none)'}", f"      + {_cut(after) or '(none)'}"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -41,6 +41,7 @@ from hloscope.core.views.data import SourceFrame
 from hloscope.core.views.real_compile import RunCompile
 from hloscope.core.views.real_target import real_target
 from hloscope.core.views.stages import Cancelled, Progress, check
+from hloscope.core.views.taken import copies_only, taken_into
 from hloscope.core.views.why import read_line
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ class CopyRow:
     """Names under which it goes on after passes that cloned it, such as into a fusion."""
     inside: str | None = None
     """The fusion of the last stage that computes it on the way: it is no kernel of its own there, and what it copies
-    need not be in memory; None where it stands by itself or is gone."""
+    need not be in memory; None where it stands by itself, too in a fusion that only moves what it is given, or is
+    gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,10 +259,15 @@ class _Answer:
                     for one in _COPY.finditer(self._run.stage_bytes(index))
                 }
                 gone = {name: alive.pop(name) for name in list(alive) if name not in here}
+                taken = self._taken(index, gone)
+                told = set(taken.values())
                 for name, signature in here.items():
                     known = alive.get(name)
                     if known is None:
-                        known = next((one for one in gone.values() if one.signature == signature), None)
+                        same = [(key, one) for key, one in gone.items() if one.signature == signature]
+                        known = gone.get(taken.get(name, "")) or next(
+                            (one for key, one in same if key not in told), None
+                        )
                         if known is not None:
                             known.also.append(name)
                             gone = {key: one for key, one in gone.items() if one is not known}
@@ -274,6 +281,18 @@ class _Answer:
             if self._progress is not None:
                 self._progress(index + 1, len(self._run.outline))
         return [*done, *alive.values()]
+
+    def _taken(self, index: int, gone: Mapping[str, _Found]) -> dict[str, str]:
+        """By the name of a copy inside a fusion, that of the copy outside whose place it took, where several that are
+        alike went together."""
+        counts = Counter(one.signature for one in gone.values())
+        found: dict[str, str] = {}
+        for name, one in gone.items():
+            place = self._run.definition(index - 1, name) if counts[one.signature] > 1 else None
+            took = taken_into(self._run, index, place) if place is not None else None
+            if took is not None:
+                found[took[0]] = name
+        return found
 
     def _is_single_text(self) -> bool:
         return len(self._run) == 1
@@ -452,11 +471,15 @@ class _Answer:
         )
 
     def _inside(self, found: _Found) -> str | None:
-        """The fusion whose body holds a copy in the last stage."""
+        """The fusion whose body computes a copy on the way in the last stage; None where it stands by itself, too in a
+        fusion that does nothing but copy."""
         index = self._run.stage_index(-1)
         at = index.find(found.also[-1] if found.also else found.name)
-        callers = index.callers(index.computation_of(at)) if at is not None else []
-        return next((index.name(one) for one in callers if index.opcode(one) == "fusion"), None)
+        if at is None:
+            return None
+        callers = index.callers(index.computation_of(at))
+        fusion = next((index.name(one) for one in callers if index.opcode(one) == "fusion"), None)
+        return None if fusion is None or copies_only(index, at) else fusion
 
     def _remedy(self, made: CopyMade, replayed: _Replayed) -> Remedy | None:
         if replayed.finder is None:

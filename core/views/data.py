@@ -267,6 +267,11 @@ class HistoryStep:
     """For ``removed``: the instructions that its users read after the pass, as far as they kept their names."""
     among: str | None = None
     """``A … B``: the passes any of which may have done it, where a dump of some passes only does not tell which."""
+    other: str | None = None
+    """For ``removed``: the instruction inside a fusion that computes the same in its place; for ``appeared``: the one
+    in whose place it is computed inside a fusion."""
+    inside: str | None = None
+    """That fusion."""
 
 
 @dataclass(frozen=True, slots=True)

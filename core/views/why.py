@@ -255,6 +255,8 @@ class _History:
         return list(self._back(anchor))
 
     def _back(self, anchor: Place) -> Iterator[HistoryStep]:
+        from hloscope.core.views.taken import taken_from
+
         here = anchor
         for index in range(anchor.stage, 0, -1):
             self._tick()
@@ -265,7 +267,8 @@ class _History:
                 old = self._renamed(index, here.name, forth=False)
                 if old is None:
                     self.first = index
-                    yield self._step(index, "appeared", here.name, None, here)
+                    took = taken_from(self._run, index, here, self._cancelled)
+                    yield self._step(index, "appeared", here.name, None, here, took=took)
                     self._note_earlier(index - 1, here.name)
                     return
                 yield self._step(index, "renamed", here.name, old, here)
@@ -277,6 +280,8 @@ class _History:
         yield self._step(0, "present", here.name, None, here)
 
     def _forth(self, anchor: Place) -> Iterator[HistoryStep]:
+        from hloscope.core.views.taken import replaced_by, taken_into
+
         here = anchor
         self.last = len(self._run) - 1
         for index in range(anchor.stage + 1, len(self._run)):
@@ -288,8 +293,9 @@ class _History:
                 new = self._renamed(index, here.name, forth=True)
                 if new is None:
                     self.last = index - 1
-                    replaced = self._replaced_by(index, here)
-                    yield self._step(index, "removed", here.name, here, None, replaced_by=replaced)
+                    replaced = replaced_by(self._run, index, here)
+                    took = taken_into(self._run, index, here)
+                    yield self._step(index, "removed", here.name, here, None, replaced_by=replaced, took=took)
                     return
                 yield self._step(index, "renamed", new.name, here, new)
                 after = new
@@ -317,20 +323,6 @@ class _History:
                 return self._run.definition(index - 1, change.old_name)
         return None
 
-    def _replaced_by(self, index: int, gone: Place) -> tuple[str, ...]:
-        """What the users of an instruction read in its place once it is gone."""
-        stage = self._run.stage_index(index - 1)
-        at = stage.instruction_at(gone.start)
-        found: dict[str, None] = {}
-        for user in stage.users(at) if at is not None else ():
-            after = self._run.definition(index, stage.name(user))
-            if after is None:
-                continue
-            was, now = read_line(stage.text(user)).operands, read_line(after.text).operands
-            if len(now) == len(was):
-                found.update(dict.fromkeys(new for old, new in zip(was, now, strict=True) if old == gone.name))
-        return tuple(found)
-
     def _note_earlier(self, index: int, name: str) -> None:
         for earlier in range(index, -1, -1):
             check(self._cancelled)
@@ -347,6 +339,7 @@ class _History:
         after: Place | None,
         parts: tuple[str, ...] = (),
         replaced_by: tuple[str, ...] = (),
+        took: tuple[str, str] | None = None,
     ) -> HistoryStep:
         row = self._run.outline[index]
         return HistoryStep(
@@ -360,6 +353,8 @@ class _History:
             after=_metadata_free(after),
             replaced_by=replaced_by,
             among=among(self._run, index, self._pattern) if what != "present" else None,
+            other=took[0] if took is not None else None,
+            inside=took[1] if took is not None else None,
         )
 
 

@@ -45,6 +45,12 @@ class Rung:
     call: str | None = None
     outcome: str | None = None
     """What running it gave: ``done``, ``fault`` or ``unsupported``."""
+    function: str | None = None
+    """The user's function that makes the call."""
+    line: int | None = None
+    """Line of the call."""
+    turn: int = 1
+    """Which run of the call it is, where the program makes the call several times."""
 
 
 STATIC = Rung(
@@ -134,7 +140,7 @@ def analyse(
     traced = trace_file(path, function, args=args, lower=target)
     report = analyse_trace(traced, target)
     if function is None and report.calls:
-        report.findings = ordered([*report.findings, *_untraced(report, target)])
+        report.findings = ordered([*report.findings, *_untraced(report, traced, target)])
     if interpret:
         from hloscope.core.pallas.interpret.session import interpret_trace
 
@@ -190,8 +196,14 @@ def calls_of(traced: Trace) -> list[tuple[Program, PallasCall, list[Array | None
     for call in traced.calls:  # inside loops and branches: nothing is known of the operands
         if call.number not in reached and traced.programs:
             slots = call.slots
-            found.append((traced.programs[-1], call, [None] * (slots.dynamic + slots.prefetch + slots.inputs)))
+            owner = next((one for one in traced.programs if _makes(one, call.number)), traced.programs[-1])
+            found.append((owner, call, [None] * (slots.dynamic + slots.prefetch + slots.inputs)))
     return sorted(found, key=lambda one: one[1].number)
+
+
+def _makes(program: Program, number: int) -> bool:
+    calls = (one for one, _, _ in statements(program.jaxpr)) if program.jaxpr is not None else ()
+    return any(one.primitive == "pallas_call" and one.params["call"] == number for one in calls)
 
 
 def subject_of(
@@ -224,6 +236,7 @@ def subject_of(
         program.lowering,
         prefetch,
         unused_outputs(program, call.number),
+        program.function,
     )
 
 
@@ -249,6 +262,7 @@ def call_report(subject: Subject, function: str | None) -> CallReport:
     """A call in plain data."""
     call, schedule = subject.call, subject.schedule
     at = subject.place(call.at)
+    piped = subject.backend != "triton"  # there a block is a window onto the array
     rows: list[Mapping[str, Any]] = []
     for position, operand in enumerate(call.operands):
         row: dict[str, Any] = {
@@ -268,10 +282,10 @@ def call_report(subject: Subject, function: str | None) -> CallReport:
         if found is not None and schedule is not None and schedule.steps:
             row |= {
                 "blocks": len(found.first_of),
-                "copied": found.copied,
-                "fetches": found.fetches,
-                "reuses": found.steps - found.fetches if found.copied else 0,
-                "bytes_moved": found.bytes_moved,
+                "copied": found.copied and piped,
+                "fetches": found.fetches if piped else 0,
+                "reuses": found.steps - found.fetches if found.copied and piped else 0,
+                "bytes_moved": found.bytes_moved if piped else 0,
                 "revisited": len(found.revisited()),
                 "out_of_range": len(found.beyond()),
                 "partial": len(found.overhanging()),
@@ -289,8 +303,8 @@ def call_report(subject: Subject, function: str | None) -> CallReport:
         backend=subject.backend,
         operands=tuple(rows),
         scratch=tuple(map(str, call.scratch)),
-        bytes_moved=schedule.bytes_moved if schedule is not None else None,
-        schedule=step_rows(schedule) if schedule is not None else (),
+        bytes_moved=schedule.bytes_moved if schedule is not None and piped else None,
+        schedule=step_rows(schedule) if schedule is not None and piped else (),
         kernel_arguments=call.slots.kernel,
         primitive_operands=call.slots.primitive,
         index_map_arguments=call.slots.index_map,
@@ -336,7 +350,7 @@ def ordered(findings: Sequence[Finding]) -> list[Finding]:
     seen: set[tuple[object, ...]] = set()
     unique: list[Finding] = []
     for one in findings:
-        key = (one.code, one.file, one.line, one.column, one.message)
+        key = (one.code, one.file, one.line, one.column, one.message, one.function, one.call_line)
         if key not in seen:
             seen.add(key)
             unique.append(one)
@@ -349,13 +363,12 @@ SAME_FAULT: Mapping[str, str] = {"out-of-bounds": "kernel-slice-out-of-range", "
 
 def told_by_running(known: Sequence[Finding], run: Sequence[Finding]) -> list[Finding]:
     """Findings of a run without those that were known at the same place before."""
-    places = {(one.code, one.file, one.line, one.column) for one in known}
-    return [
-        one
-        for one in run
-        if (one.code, one.file, one.line, one.column) not in places
-        and (SAME_FAULT.get(one.code), one.file, one.line, one.column) not in places
-    ]
+
+    def key(one: Finding, code: str | None) -> tuple[object, ...]:
+        return code, one.file, one.line, one.column, one.function, one.call_line
+
+    places = {key(one, one.code) for one in known}
+    return [one for one in run if not {key(one, one.code), key(one, SAME_FAULT.get(one.code))} & places]
 
 
 def _place(span: Span | None) -> dict[str, object] | None:
@@ -371,7 +384,7 @@ def _refused(path: str, program: Program) -> Finding:
     return Finding(
         "trace-refused", CODES["trace-refused"].severity,
         f"tracing {program.function} failed: {program.refused.kind}: {program.refused.message[:600]}",
-        at.file, at.line, at.column, at.end_line, at.end_column, origin="jax",
+        at.file, at.line, at.column, at.end_line, at.end_column, origin="jax", function=program.function,
     )  # fmt: skip
 
 
@@ -394,15 +407,16 @@ def _other_kernels(path: str, program: Program) -> list[Finding]:
     return found
 
 
-def _untraced(report: PallasReport, target: str | None) -> list[Finding]:
+def _untraced(report: PallasReport, traced: Trace, target: str | None) -> list[Finding]:
     """Calls that the file has and no traced function reaches."""
     from hloscope.core.pallas.static_source import scan_file
 
     seen = {(os.path.realpath(one.file), one.line) for one in report.calls}
+    refused = {program.function for program in traced.programs if program.refused is not None}
     calls, _ = scan_file(report.path, None, target)
     found: list[Finding] = []
     for one in calls:
-        if one.line is None or (os.path.realpath(one.file), one.line) in seen:
+        if one.line is None or (os.path.realpath(one.file), one.line) in seen or one.function in refused:
             continue
         name = one.function or one.name
         text = f"the pallas_call of {name} was not traced: no function with defaults that give shapes reaches it"

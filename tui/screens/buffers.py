@@ -114,10 +114,9 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
         self._at = self._at or temporary
         running = f" while {data.peak_instruction} runs" if data.peak_instruction else ""
         who = "as the compiler reported" if data.origin == "xla" else "assigned by hloscope"
-        spaces = (
-            "; ".join(f"{name} {show_bytes(size)}" for _, name, size in data.spaces) if len(data.spaces) > 1 else ""
-        )
-        where = f" of {data.spaces[0][1]} memory" if spaces else ""
+        several = len(data.spaces) > 1
+        spaces = "; ".join(f"{name} {show_bytes(size)}" for _, name, size in data.spaces) if several else ""
+        where = f" of {data.spaces[0][1]} memory" if several else ""
         self.query_one("#head", Static).update(
             f"peak {show_bytes(data.peak_bytes)}{where} at step {data.peak_step:,} of {len(data.steps):,}{running}; "
             f"{len(data.allocations)} allocations, {show_bytes(data.total_bytes)}, {who}"

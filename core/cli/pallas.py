@@ -113,20 +113,23 @@ def _show(report: Any, all_steps: bool) -> None:
     for call in report.calls:
         click.echo(_call_line(call))
         for row in call.operands:
-            click.echo("  " + _operand_line(row))
+            click.echo("  " + _operand_line(row, call.backend))
         for text in call.scratch:
             click.echo(f"  scratch {text}")
         if call.bytes_moved is not None:
             click.echo(f"  moved by the pipeline: {call.bytes_moved:,} bytes")
         for row in call.schedule if all_steps else ():
             click.echo("    " + _step_line(row))
-        if all_steps and call.steps and call.steps > len(call.schedule):
+        if all_steps and call.schedule and call.steps and call.steps > len(call.schedule):
             click.echo(f"    … {call.steps - len(call.schedule):,} more steps")
         click.echo("")
     if not report.calls:
-        click.echo("no pallas_call found\n")
+        refused = any(one.code == "trace-refused" and one.origin == "jax" for one in report.findings)
+        click.echo("no pallas_call was traced to its end\n" if refused else "no pallas_call found\n")
+    several = len({(call.function, call.line) for call in report.calls}) > 1
     for one in report.findings:
-        click.echo(f"{one.file}:{one.line}:{one.column}: {one.severity}: {one.message} [{one.code}]")
+        whose = _whose(one.function, one.call_line) if several else ""
+        click.echo(f"{one.file}:{one.line}:{one.column}: {one.severity}: {one.message} [{one.code}]{whose}")
         for span, text in one.related:
             click.echo(f"    {span}: {text}")
         if one.fix and one.severity in ("error", "warning"):
@@ -137,21 +140,35 @@ def _show(report: Any, all_steps: bool) -> None:
         f"{len(report.calls)} calls, {counts['error']} errors, {counts['warning']} warnings"
         + (f", {undecided} not decided" if undecided else "")
     )
+    turns: dict[Any, int] = {}
     for rung in report.rungs:
-        name = f"{rung.name} ({rung.call})" if rung.call else rung.name
+        key = (rung.function, rung.line, rung.call)
+        turns[key] = max(turns.get(key, 1), rung.turn)
+    for rung in report.rungs:
+        whose = _whose(rung.function, rung.line) if several else ""
+        turn = f", run {rung.turn}" if turns[rung.function, rung.line, rung.call] > 1 else ""
+        name = f"{rung.name} ({rung.call}{whose}{turn})" if rung.call else rung.name
         outcome = f": {rung.outcome}" if rung.outcome else ""
         seeds = f" with seeds {', '.join(map(str, rung.seeds))}" if rung.seeds else ""
-        click.echo(f"{name}{outcome}{seeds}\n  shows {rung.proves}\n  cannot show {rung.cannot}")
+        click.echo(f"{name}{outcome}{seeds}")
+    for rung in {one.name: one for one in report.rungs}.values():
+        click.echo(f"{rung.name} shows {rung.proves}\n  cannot show {rung.cannot}")
+
+
+def _whose(function: str | None, line: int | None) -> str:
+    """Which call something is about, where there are several."""
+    return "" if function is None else f" in {function}" + ("" if line is None else f", call of line {line}")
 
 
 def _call_line(call: Any) -> str:
     grid = "?" if call.grid is None else "x".join("?" if bound is None else str(bound) for bound in call.grid) or "1"
     steps = f", {call.steps:,} steps" if call.steps is not None else ""
     backend = f", {call.backend}" if call.backend else ""
-    return f"{call.file}:{call.line}: {call.name}: grid {grid}{steps}{backend}"
+    whose = f", in {call.function}" if call.traced and call.function else ""
+    return f"{call.file}:{call.line}: {call.name}: grid {grid}{steps}{backend}{whose}"
 
 
-def _operand_line(row: Any) -> str:
+def _operand_line(row: Any, backend: str | None) -> str:
     parts = [f"{row['kind']} {row['name']}" if not str(row["name"]).startswith(row["kind"]) else str(row["name"])]
     if row.get("array"):
         parts.append(str(row["array"]))
@@ -165,7 +182,8 @@ def _operand_line(row: Any) -> str:
             text += f": {row['blocks']:,} blocks, {verb} {row['fetches']:,} times, reused {row['reuses']:,}"
             text += f", {_size(row['bytes_moved'])}"
         else:
-            text += ": not copied by the pipeline"
+            window = f": {row['blocks']:,} blocks, windows onto the array"
+            text += window if backend == "triton" else ": not copied by the pipeline"
         flags: Sequence[str] = [
             f"{row[key]:,} steps {words}"
             for key, words in (

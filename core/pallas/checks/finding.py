@@ -35,6 +35,10 @@ class Finding:
     """``core``: our own arithmetic; ``jax``: what jax's lowering said."""
     related: tuple[tuple[Span, str], ...] = ()
     """Other places that belong to it, and what is there."""
+    function: str | None = None
+    """The user's function that makes the call: a spec may be shared by several."""
+    call_line: int | None = None
+    """Line of the call."""
 
     def diagnostic(self) -> Diagnostic:
         """The same for the language server."""
@@ -62,6 +66,8 @@ class Subject:
     prefetch: Sequence[Array | None] = ()
     unused: frozenset[int] = frozenset()
     """Outputs that the program drops, as kernels do that use outputs for scratch."""
+    function: str | None = None
+    """The user's function that makes the call."""
 
     def place(self, *spans: Span | None) -> Span:
         """The first of the places that is known; the call's own, or the top of the file, in the end."""
@@ -81,14 +87,15 @@ class Subject:
         related: Sequence[tuple[Span | None, str]] = (),
     ) -> Finding:
         """A finding of that code at the first place that is known."""
-        from hloscope.core.pallas.checks.registry import CODES
+        from hloscope.core.pallas.checks.registry import CODES, FIXES
 
         at = self.place(*spans)
         known = CODES[code]
         return Finding(
             code, severity or known.severity, message, at.file, at.line, at.column, at.end_line, at.end_column,
-            call=self.call.name, fix=fix or known.fix, origin=origin,
+            call=self.call.name, fix=fix or FIXES.get((code, self.backend or ""), known.fix), origin=origin,
             related=tuple((span, text) for span, text in related if span is not None),
+            function=self.function, call_line=self.call.at.line if self.call.at is not None else None,
         )  # fmt: skip
 
 

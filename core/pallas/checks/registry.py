@@ -135,6 +135,15 @@ CODES: Mapping[str, Code] = {
 }  # fmt: skip
 """Code -> what it is."""
 
+FIXES: Mapping[tuple[str, str], str] = {
+    ("race", "triton"): "give each program elements of its own, or accumulate with an atomic",
+    ("parallel-write-race", "triton"): "give each program a block of its own, or accumulate with an atomic",
+    ("uninitialized-read", "triton"): "write the memory before the call (input_output_aliases with zeros), or give the"
+    " masked load `other`",
+    ("out-of-bounds", "triton"): "mask the access with the array's real length",
+}  # fmt: skip
+"""(code, backend) -> what puts it right there, where that is something else."""
+
 CHECKS: tuple[Check, ...] = (
     windows.check_grid,
     grid_axes.check_unused,

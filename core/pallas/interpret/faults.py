@@ -22,6 +22,9 @@ class Fault:
     about: str = ""
     """The memory that it concerns, where it is one that nobody wrote; the choice of memory that changes a result."""
 
+    fix: str | None = None
+    """What would put it right, where the code's own advice does not fit."""
+
     @property
     def key(self) -> tuple[object, ...]:
         """Faults with one key are told once."""

@@ -125,6 +125,8 @@ class Signal:
     clock: Clock
     place: Span | None
     what: str
+    by_copy: bool = False
+    """Whether a copy gave it when it ended."""
 
 
 @dataclass(slots=True, eq=False)

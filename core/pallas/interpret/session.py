@@ -63,14 +63,29 @@ class _Session:
     runs: int
     recorder: LedgerWriter | None
     timeout: float
+    turns: dict[int, int] = field(default_factory=dict[int, int])
+    """Call -> how often the program has made it."""
+    told: set[tuple[object, ...]] = field(default_factory=set[tuple[object, ...]])
+    """Call and fault of what was told in an earlier run."""
+    function: str | None = None
+    """The function whose program runs."""
     endless: Fault | None = None
     """What the plain arithmetic of the running call met: it is told unless the memory's run tells it, too."""
     findings: list[Finding] = field(default_factory=list[Finding])
     rungs: list[Rung] = field(default_factory=list[Rung])
 
     def finding(self, call: PallasCall, fault: Fault) -> None:
-        subject = Subject(self.trace.path, call, None, None, None, None)
-        self.findings.append(subject.finding(fault.code, fault.message, fault.place, related=list(fault.related)))
+        key = (call.number, fault.code, fault.place, fault.message)
+        if key in self.told:
+            return
+        self.told.add(key)
+        turn = self.turns.get(call.number, 1)
+        where = f"in run {turn} of the call: " if turn > 1 else ""
+        backend = backend_of(call, find_chip(self.target) if self.target else None)
+        subject = Subject(self.trace.path, call, backend, None, None, None, function=self.function)
+        self.findings.append(
+            subject.finding(fault.code, where + fault.message, fault.place, fix=fault.fix, related=list(fault.related))
+        )
 
     def failed(self, call: PallasCall, error: Exception) -> None:
         """numpy refused something: the interpreter's fault, which must not hide what else was found."""
@@ -81,6 +96,12 @@ class _Session:
     def unsupported(self, call: PallasCall, rung: str, reason: str) -> None:
         self.finding(call, Fault("unsupported", f"the {rung} interpreter stops: {reason}", call.at))
 
+    def rung(self, call: PallasCall, name: str, outcome: str, seeds: Sequence[int] = ()) -> None:
+        """What an interpreter gave for a call."""
+        line = call.at.line if call.at is not None else None
+        turn = self.turns[call.number]
+        self.rungs.append(Rung(name, *RUNGS[name], tuple(seeds), call.name, outcome, self.function, line, turn))
+
     def run_call(
         self,
         call: PallasCall,
@@ -90,6 +111,7 @@ class _Session:
     ) -> list[list[Array]]:
         self._check_size(call, operands)
         self.endless = None
+        self.turns[call.number] = self.turns.get(call.number, 0) + 1
         plain = self._generic(call, operands)
         deadline, told = time.monotonic() + self.timeout, len(self.findings)
         backend = backend_of(call, find_chip(self.target) if self.target else None)
@@ -162,11 +184,10 @@ class _Session:
         except FAILURES as error:
             outcome = "unsupported"
             self.failed(call, error)
-        self.rungs.append(Rung("generic", generic.PROVES, generic.CANNOT, call=call.name, outcome=outcome))
+        self.rung(call, "generic", outcome)
         return found
 
     def _orders(self, call: PallasCall, name: str, runner: Runner) -> list[list[Array]] | None:
-        proves, cannot = RUNGS[name]
         started = time.monotonic()
         seeds: list[int] = []
         faults: dict[tuple[object, ...], Fault] = {}
@@ -193,11 +214,11 @@ class _Session:
                             faults[fault.key] = fault
         except UnsupportedError as error:
             self.unsupported(call, "TPU-like" if name == "tpu" else "GPU-like", error.message)
-            self.rungs.append(Rung(name, proves, cannot, tuple(seeds), call.name, "unsupported"))
+            self.rung(call, name, "unsupported", seeds)
             return None
         except FAILURES as error:
             self.failed(call, error)
-            self.rungs.append(Rung(name, proves, cannot, tuple(seeds), call.name, "unsupported"))
+            self.rung(call, name, "unsupported", seeds)
             return None
         races = {(one.about, one.place) for one in faults.values() if one.code == "race"}
         for key, fault in list(faults.items()):
@@ -205,8 +226,7 @@ class _Session:
                 del faults[key]  # in one order the read came first: the race says so
         for fault in faults.values():
             self.finding(call, fault)
-        worst = "fault" if faults else "done"
-        self.rungs.append(Rung(name, proves, cannot, tuple(seeds), call.name, worst))
+        self.rung(call, name, "fault" if faults else "done", seeds)
         return reference.outputs if reference.finished else None
 
 
@@ -228,6 +248,7 @@ def interpret_trace(
     for program in trace.programs:
         if program.jaxpr is None:
             continue
+        session.function = program.function
         machine = MeshMachine(trace.calls, session.run_call)
         try:
             check_arguments(program)

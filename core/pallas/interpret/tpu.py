@@ -186,11 +186,15 @@ class TpuMachine(PipelinedMachine):
         for semaphore in self.semaphores.values():
             if semaphore.count:
                 last = semaphore.signals[-1]
+                why = f"nobody waited for {last.what}"
+                if not last.by_copy:
+                    why = f"more was signalled than anybody waited for, last by {last.what}"
                 self.faults.add(
                     Fault(
                         "semaphore-left",
-                        f"{semaphore.name} is {semaphore.count} when the kernel ends: nobody waited for {last.what}",
+                        f"{semaphore.name} is {semaphore.count} when the kernel ends: {why}",
                         last.place,
+                        fix=None if last.by_copy else "signal as much as is waited for, or wait for all of it",
                     )
                 )
 
@@ -395,7 +399,7 @@ class TpuMachine(PipelinedMachine):
         where = ""
         if device is not None:
             number = self._device(device, operands)
-            where = f" to device {number}"
+            where = f" from device {max(core.device, 0)} to device {number}"
             to_ref, counter = self._twin(to_ref, number, None), self._twin(counter, number, None)
             sending = self.view(send, operands)
             assert sending is not None

@@ -165,7 +165,7 @@ class WatchedMachine(Machine):
             self._carry_unwritten(copy)
         self.note("copy_done", copy.what)
         for semaphore, amount in copy.signals[-1:]:
-            semaphore.add(Signal(amount, dict(copy.clock), copy.place, copy.what))
+            semaphore.add(Signal(amount, dict(copy.clock), copy.place, copy.what, by_copy=True))
         self.agents.end(copy.agent, copy.clock)
 
     def _send(self, copy: Copy) -> None:
@@ -180,7 +180,7 @@ class WatchedMachine(Machine):
             self._copy_written(copy)
         if copy.is_remote:
             semaphore, amount = copy.signals[0]
-            semaphore.add(Signal(amount, dict(copy.clock), copy.place, copy.what))
+            semaphore.add(Signal(amount, dict(copy.clock), copy.place, copy.what, by_copy=True))
             copy.clock[copy.agent] += 1
 
     def _advance(self, semaphore: Semaphore, place: Span | None) -> bool:

@@ -11,21 +11,26 @@ import os
 import platform
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import unified_diff
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from hloscope.core.errors import UsageError
+from hloscope.bisect.oracles import evaluated
+from hloscope.bisect.portable import portable
+from hloscope.bisect.repro import Script, attempt, unusual
+from hloscope.core.errors import HloscopeError, InternalError, UsageError
 from hloscope.core.runtime import npz
+from hloscope.core.runtime.evaluator import Token, leaves
 from hloscope.core.text import load_module, print_module
 from hloscope.core.version import version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hloscope.bisect.result import Answer, Culprit
     from hloscope.core.hlo.module import HloModule
+    from hloscope.core.runtime.evaluator import Array, Value
     from hloscope.core.views.data import Source
     from hloscope.core.views.run import Run
 
@@ -40,55 +45,16 @@ _OPAQUE = re.compile(r'custom_call_target="(tpu_custom_call|__gpu\$xla\.gpu\.tri
 """Kernels whose text, names of files included, travels in a form that is not opened."""
 MINIMAL = ("minimal_before.hlo", "minimal_after.hlo")
 """The guilty computation of a stage, and what it stands for."""
+_NEEDED = frozenset(("flatten-call-graph", "layout-assignment", "copy-insertion", "hlo-memory-scheduler"))
+"""Passes without which XLA:CPU makes nothing that can be run."""
+MOST_PRINTED = 60
+"""Lines of what the script prints that the report has."""
 LEDGER_BYTES = 256 << 20
 """Stages of a module that are together larger are not written into a bundle's ledger."""
 
-JAX = """# Compiles HLO texts with the installed XLA:CPU and compares with expected.npz (minimal_* with their own).
-import importlib, re, sys
-import jax, ml_dtypes, numpy as np
-
-jax.config.update("jax_enable_x64", True)
-xla, device = importlib.import_module("jaxlib.xla_client"), jax.local_devices(backend="cpu")[0]
-mlir = xla._xla.mlir
-try:
-    hlo = importlib.import_module("jaxlib._hlo")
-except ImportError:  # older releases
-    hlo = xla._xla
-
-DEFAULT = ["module.hlo"]
-TYPES = {}  # of what numpy has no type for: stored as bits, narrow integers as values
-
-def arrays(path, prefix):
-    file = np.load(path)
-    for key in sorted(key for key in file.files if key.startswith(prefix)):
-        true = TYPES.get(path + " " + key, "")
-        known = getattr(ml_dtypes, true, None)
-        yield file[key] if known is None else (file[key].astype if "int" in true else file[key].view)(known)
-
-for name in sys.argv[1:] or DEFAULT:
-    own = "minimal_" if name.startswith("minimal_") else ""
-    # Tiles and memory spaces of another back end are left out.
-    plain = re.sub(r"\\{([\\d,]*):[^{}]*\\}", lambda at: at[1] and "{" + at[1] + "}", open(name).read())
-    module = hlo.hlo_module_from_text(plain)
-    proto = module.as_serialized_hlo_module_proto()
-    old = not hasattr(mlir, "hlo_to_stablehlo")
-    given = xla._xla.XlaComputation(proto) if old else proto
-    program = (mlir.xla_computation_to_mlir_module if old else mlir.hlo_to_stablehlo)(given)
-    if hasattr(device.client, "compile_and_load"):
-        loaded = device.client.compile_and_load(program, xla.DeviceList((device,)), xla.CompileOptions())
-    else:
-        loaded = device.client.compile(program, xla.CompileOptions())
-    buffers = [jax.device_put(one, device) for one in arrays(own + "inputs.npz", "in_")]
-    results = loaded.execute_sharded(buffers).disassemble_into_single_device_arrays()
-    for number, (one, want) in enumerate(zip(results, arrays(own + "expected.npz", "out_"))):
-        have = np.asarray(one[0])
-        if have.tobytes() == want.tobytes():
-            print(f"{name}: result {number}: the same bits")
-        else:
-            far = np.nanmax(np.abs(have.astype(complex) - want.astype(complex)))
-            print(f"{name}: result {number}: off by {far:g}\\n  expected {want}\\n  got      {have}")
-"""
-"""What somebody without this tool runs."""
+_FILES = (("module.hlo", ""), ("minimal.hlo", "reduced_"), ("minimal_", "minimal_"), ("a_minimal_", "a_minimal_"),
+          ("b_minimal_", "b_minimal_"), ("a_", "a_"), ("b_", "b_"), ("", ""))  # fmt: skip
+"""How a text is called -> what its files of arrays begin with; the first that fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +69,14 @@ class Extras:
     """Makes the module small, the fault kept; None where it does not get smaller."""
     ledger: Callable[[str], None] | None = None
     """Writes a ledger of the compile to a path."""
+    arrays: Callable[[HloModule], tuple[Sequence[Value], Sequence[Array | Token]]] | None = None
+    """Inputs of a module that was made small, and what is right for them."""
+    core: bool = False
+    """Whether our own compiler shows the fault."""
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Further files by name: plugins, as they are."""
+    tried: bool = False
+    """Whether the script is run once with the installed jax, and what it prints told."""
     release: str | None = None
     """The jaxlib that shows it, where that is another than the installed one."""
 
@@ -159,6 +133,9 @@ def _fill(
     small = extras.smaller() if extras.smaller is not None else None
     if small is not None:
         texts["minimal.hlo"] = redacted(print_module(small)) if redact else print_module(small)
+        _add_small(answer, small, extras)
+    if "after.hlo" in texts and not extras.jax:
+        _see(answer, texts["after.hlo"])
     for name, text in texts.items():
         put(name, text)
     if {"before.hlo", "after.hlo"} <= set(texts):
@@ -168,9 +145,16 @@ def _fill(
         npz.write(os.path.join(folder, name), inputs=inputs, outputs=outputs)
         written.append(name)
     runnable = extras.jax and "module.hlo" in texts
-    if {"inputs.npz", "expected.npz"} <= set(answer.arrays) and (runnable or {"before.hlo", "after.hlo"} <= set(texts)):
-        pair = MINIMAL if MINIMAL[0] in texts else ("before.hlo", "after.hlo")
-        put("repro.py", _script(answer, ["module.hlo"] if runnable else pair))
+    for name, text in extras.files.items():
+        put(name, text)
+    notes = _script(answer, texts, source, extras, put)
+    if small is not None and extras.core:
+        notes.append("`minimal.hlo` shows the fault with our own compiler; XLA:CPU gives what is expected of it")
+    if extras.files:
+        notes.append(f"{', '.join(f'`{name}`' for name in extras.files)}: the plugin as it is, its names with it")
+    printed = attempt(folder) if extras.tried and "repro.py" in written else None
+    if extras.tried and "repro.py" in written and printed is None:
+        notes.append("jax is not installed where this was made: the script was not tried")
     if extras.ledger is not None:
         extras.ledger(os.path.join(folder, "run.ledger"))
     if os.path.exists(os.path.join(folder, "run.ledger")):
@@ -178,9 +162,33 @@ def _fill(
     put("environment.json", json.dumps(_environment(source), indent=1) + "\n")
     if any(_OPAQUE.search(text) for text in texts.values()) and redact:
         answer.evidence.append("kernels in backend_config are not opened: they may hold names of source files")
-    said = "\n".join(report(answer, source, words, written, extras=extras if runnable else None)) + "\n"
+    told = report(answer, source, words, written, extras=extras if runnable or extras.core else None, notes=notes)
+    said = "\n".join([*told, *_printed(printed)]) + "\n"
     put("report.md", _nameless(said, source, answer) if redact else said)
     return written
+
+
+def _add_small(answer: Answer, small: HloModule, extras: Extras) -> None:
+    """The inputs of the module that was made small, and what is right for them."""
+    if extras.arrays is None:
+        return
+    try:
+        given, right = extras.arrays(small)
+    except (HloscopeError, InternalError):
+        return
+    inputs = [leaf for value in given for leaf in leaves(value) if not isinstance(leaf, Token)]
+    answer.arrays["reduced_inputs.npz"] = (inputs, [])
+    answer.arrays["reduced_expected.npz"] = ([], [one for one in right if not isinstance(one, Token)])
+
+
+def _printed(lines: Sequence[str] | None) -> Iterator[str]:
+    """What the script said, for the report."""
+    if lines is not None:
+        yield from ("", "## What `python repro.py` prints with the versions in environment.json", "```")
+        yield from (line[:300] for line in lines[:MOST_PRINTED])
+        if len(lines) > MOST_PRINTED:
+            yield f"… {len(lines) - MOST_PRINTED} more lines"
+        yield "```"
 
 
 def _umask() -> int:
@@ -189,17 +197,62 @@ def _umask() -> int:
     return now
 
 
-def _script(answer: Answer, default: Sequence[str]) -> str:
-    """The script, with the types that its arrays have beyond numpy's."""
-    types = {
-        f"{name} {prefix}_{number:03d}": one.dtype.name
-        for name, groups in answer.arrays.items()
-        for prefix, group in zip(("in", "out"), groups, strict=True)
-        for number, one in enumerate(group)
-        if one.dtype.isbuiltin != 1
-    }
-    script = JAX.replace("TYPES = {}", f"TYPES = {types}")
-    return script.replace('DEFAULT = ["module.hlo"]', f"DEFAULT = {json.dumps(list(default))}")
+def _script(
+    answer: Answer, texts: Mapping[str, str], source: Source | None, extras: Extras, put: Callable[[str, str], None]
+) -> list[str]:
+    """Write the script, and texts for XLA:CPU in place of those that it does not take. Returns what to say of them."""
+    runs: dict[str, tuple[str, str, str | None]] = {}
+    more: list[str] = []
+    notes: list[str] = []
+    native = _platform(source) == "cpu"
+    shown = ("module.hlo", "minimal.hlo") if extras.jax else ()
+    order = sorted(texts, key=lambda name: ("minimal" not in name, list(texts).index(name)))
+    for name in order:
+        begin = next(files for start, files in _FILES if name.startswith(start))
+        inputs, right, seen = (f"{begin}{what}.npz" for what in ("inputs", "expected", "actual"))
+        if not {inputs, right} <= set(answer.arrays):
+            continue
+        wrong = name == "module.hlo" if extras.jax else name.endswith("after.hlo")
+        files = (inputs, right, seen if wrong and seen in answer.arrays else None)
+        run = name
+        try:
+            made = portable(texts[name], native=native)
+        except HloscopeError as error:
+            notes.append(f"`{name}` is for reading only, XLA:CPU is not asked to run it: {error.message}")
+            continue
+        if made.changes:
+            run = f"{name.removesuffix('.hlo')}.cpu.hlo"
+            put(run, made.text)
+            notes.append(f"`{run}` is `{name}` as XLA:CPU takes it: {'; '.join(made.changes)}")
+        runs[run] = files
+        if shown and name not in shown:
+            more.append(run)
+    if not runs:
+        return notes
+    types = {name: unusual({"in": ins, "out": outs}) for name, (ins, outs) in answer.arrays.items()}
+    flags = " ".join(extras.flags) if extras.jax else _without_guilty(answer, source, extras)
+    put("repro.py", Script(runs, [one for one in runs if one not in more], flags, types).text())
+    return notes
+
+
+def _without_guilty(answer: Answer, source: Source | None, extras: Extras) -> str:
+    """Flags with which the stage before, compiled again, is not made wrong by the same pass."""
+    if extras.core or _platform(source) != "cpu":
+        return " ".join(extras.flags)
+    names = dict.fromkeys(one.pass_name for one in answer.culprits if one.fuel is None and one.pass_name not in _NEEDED)
+    return " ".join([*extras.flags, *([f"--xla_disable_hlo_passes={','.join(names)}"] if names else [])])
+
+
+def _see(answer: Answer, text: str) -> None:
+    """Put what the stage that is wrong gives among the arrays, where it is not known yet and can be evaluated."""
+    given = answer.arrays.get("inputs.npz")
+    if given is None or "actual.npz" in answer.arrays:
+        return
+    try:
+        found = [one for one in evaluated(load_module(text), given[0]) if not isinstance(one, Token)]
+    except (HloscopeError, InternalError):
+        return
+    answer.arrays["actual.npz"] = ([], found)
 
 
 def _nameless(text: str, source: Source | None, answer: Answer) -> str:
@@ -255,8 +308,9 @@ def report(
     line: Callable[[Culprit], int | None] | None = None,
     *,
     extras: Extras | None = None,
+    notes: Sequence[str] = (),
 ) -> Iterator[str]:
-    """The answer as Markdown, line by line; `line` finds a culprit's line in its file."""
+    """The answer as Markdown, line by line; `line` finds a culprit's line, `notes` are said of the files."""
     name = source.module if source is not None else "a program"
     yield f"# {answer.verdict}: {name}"
     yield ""
@@ -286,7 +340,7 @@ def report(
     small = [name for name in ("module.hlo", "minimal.hlo") if name in files]
     if extras is not None and extras.release is not None:
         yield f"- the release that shows it: `pip install jaxlib=={extras.release} jax=={extras.release} numpy`"
-    if extras is not None:
+    if extras is not None and extras.jax and "repro.py" in files:
         yield f"- without hloscope: `{env}python repro.py` (jax on CPU)"
         for name in small[::-1]:
             tool = f"{env}run_hlo_module --platform=CPU --reference_platform=Interpreter --input_format=hlo {name}"
@@ -294,13 +348,11 @@ def report(
     if {"repro.py", "before.hlo", "after.hlo"} <= set(files):
         if MINIMAL[0] in files:
             yield "- the guilty computation and what it stands for: `python repro.py` (jax on CPU)"
-        # Compiled again, the stage before would be made wrong by the same pass.
-        own = _platform(source) == "cpu"
-        names = ",".join(dict.fromkeys(one.pass_name for one in answer.culprits if one.fuel is None and own))
-        off = " ".join([*([flags] if flags else []), *([f"--xla_disable_hlo_passes={names}"] if names else [])])
+        off = _without_guilty(answer, source, extras or Extras())
         tool = f"XLA_FLAGS={shlex.quote(off)} " if off else ""
         tool += "python repro.py before.hlo after.hlo"
         yield f"- the two stages, as far as XLA:CPU takes them: `{tool}` (jax on CPU)"
+    yield from (f"- {one}" for one in notes)
     if "minimal.hlo" in files:
         yield "- `minimal.hlo`: the smallest module found that still shows the fault"
     if "before.hlo" in files and answer.verdict == "wrong-stage" and not any(one.fuel for one in answer.culprits):

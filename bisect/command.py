@@ -259,9 +259,10 @@ def _search_core(
         extras = None
         if ending.bundle is not None and answer.fault:
             args = npz.read(given.args_path).inputs if given.args_path is not None else ()
+            plugins = {os.path.basename(one): said for one, said in texts}
             extras = extras_of_core(
                 answer, subject.module, given, Inputs(given.seed, inputs_of(subject.module, args)), probes, ending,
-                Options(passes, pipeline, registry, disabled), kept,
+                Options(passes, pipeline, registry, disabled, plugins), kept,
             )  # fmt: skip
         return _finish(answer, given.source, given.line, ending, extras)
 
@@ -288,7 +289,7 @@ def _search_over(given: Given, over: str, xla_flags: str, probes: Prober, ending
         module, given.text, given.path, args, versions, expected, shlex.split(xla_flags), _progress(), probes
     )
     answer = search.run()
-    extras = Extras(search.flags, True, None, dump_ledger(probes, "whole", ending), search.release)
+    extras = Extras(search.flags, True, None, dump_ledger(probes, "whole", ending), release=search.release)
     return _finish(answer, given.source, given.line, ending, extras)
 
 
@@ -315,12 +316,11 @@ def _finish(
 ) -> int:
     """Write the bundle where one is wanted, print the answer, and return the exit code."""
     if ending.bundle is not None and answer.fault:
-        from hloscope.bisect.bundle import write_bundle
+        from hloscope.bisect.bundle import Extras, write_bundle
 
         words = ["bisect", *(shlex.quote(word) for word in _words())]
-        write_bundle(
-            ending.bundle, answer, source, words, redact=ending.redact, force=ending.force, extras=extras
-        )
+        extras = replace(extras or Extras(), tried=True)
+        write_bundle(ending.bundle, answer, source, words, redact=ending.redact, force=ending.force, extras=extras)
     if ending.report is not None:
         from hloscope.bisect.bundle import report
         from hloscope.bisect.reduce_command import write_whole

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hloscope.bisect.bundle import Extras, stages_ledger
+from hloscope.bisect.oracles import evaluated
 from hloscope.bisect.reduce import reduce_module, remembered
 from hloscope.bisect.reduce_command import progress, shows_fault
 from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.passes.registry import Registry
+from hloscope.core.runtime.evaluator import Token, leaves
+from hloscope.core.text import print_module
 
 if TYPE_CHECKING:
     from hloscope.bisect.probing import Prober
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from hloscope.bisect.result import Answer
     from hloscope.bisect.settings import Ending, Given
     from hloscope.core.hlo.module import HloModule
+    from hloscope.core.runtime.evaluator import Array, Value
 
 REDUCE_BUDGET = 150
 """Candidates that making a bundle's module small tries."""
@@ -37,6 +41,8 @@ class Options:
     pipeline: str | None
     registry: Registry
     disabled: Sequence[str] = ()
+    plugins: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Plugin files by name."""
 
 
 def extras_of_core(
@@ -60,7 +66,8 @@ def extras_of_core(
         if kept is not None and os.path.exists(kept):
             shutil.move(kept, path)
 
-    return Extras(smaller=smaller(module, shows, answer, probes, ending), ledger=move)
+    small = smaller(module, shows, answer, probes, ending)
+    return Extras(smaller=small, ledger=move, arrays=_reference(inputs), core=True, files=options.plugins)
 
 
 def extras_of_xla(
@@ -77,7 +84,31 @@ def extras_of_xla(
     oracle = "unoptimised" if oracle == "unoptimised" and message is None else "reference"
     shows = shows_fault(oracle, "xla", None, None, Registry(), shlex.join(flags), message, inputs)
     small = smaller(module, shows, answer, probes, ending)
-    return Extras(flags, True, small, dump_ledger(probes, "whole", ending))
+    arrays = _unoptimised(inputs) if oracle == "unoptimised" else _reference(inputs)
+    return Extras(flags, True, small, dump_ledger(probes, "whole", ending), arrays=arrays)
+
+
+def _reference(inputs: Inputs) -> Callable[[HloModule], tuple[Sequence[Value], Sequence[Array | Token]]]:
+    """Of a small module: its inputs, and what the evaluator makes of them."""
+
+    def made(module: HloModule) -> tuple[Sequence[Value], Sequence[Array | Token]]:
+        given = inputs.of(module)
+        return given, evaluated(module, given)
+
+    return made
+
+
+def _unoptimised(inputs: Inputs) -> Callable[[HloModule], tuple[Sequence[Value], Sequence[Array | Token]]]:
+    """Of a small module: its inputs, and what XLA:CPU gives without optimizations."""
+
+    def made(module: HloModule) -> tuple[Sequence[Value], Sequence[Array | Token]]:
+        from hloscope.bisect.subjects.xla import unoptimised
+
+        given = inputs.of(module)
+        arrays = [leaf for value in given for leaf in leaves(value) if not isinstance(leaf, Token)]
+        return given, unoptimised(print_module(module), arrays)
+
+    return made
 
 
 def smaller(

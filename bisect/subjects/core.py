@@ -345,7 +345,7 @@ class CoreSearch:
         else:
             handler = DecisionFilter("refuse", guilty.name, range(fuel - 1, _MANY))
             before, _, _ = subject.compile(skip=skip, handlers=(handler,))
-        answer.texts.setdefault("input.hlo", print_module(subject.module))
+        answer.texts.setdefault("module.hlo", print_module(subject.module))
         answer.texts.setdefault("before.hlo", print_module(before))
         if type(made) is type(before):
             answer.texts.setdefault("after.hlo", print_module(made))

@@ -28,6 +28,7 @@ from hloscope.core.analysis.flop_counts import (
     convolution_flops,
     dot_flops,
     fft_flops,
+    library_flops,
     ragged_dot_flops,
     triangular_solve_flops,
 )
@@ -443,6 +444,16 @@ def _plain(count: Callable[[HloInstruction], int]) -> Callable[[CostAnalysis, Hl
     return handle
 
 
+def _custom_call(costs: CostAnalysis, instruction: HloInstruction, cost: Cost) -> None:
+    flops = library_flops(instruction)
+    if flops is None:
+        return
+    # The other results are scratch.
+    cost.output_bytes = f32(shape_bytes(_first_leaf(instruction.shape)))
+    if costs.counted != "transcendentals":
+        cost.flops = costs.single(flops)
+
+
 def _random(costs: CostAnalysis, instruction: HloInstruction, cost: Cost) -> None:
     if costs.counted == "transcendentals":
         cost.flops = float(_all_elements(instruction.shape))
@@ -488,6 +499,7 @@ _HANDLERS: dict[str, Callable[[CostAnalysis, HloInstruction, Cost], None]] = {
     "cholesky": _plain(cholesky_flops),
     "concatenate": _concatenate,
     "convolution": _product(convolution_flops),
+    "custom-call": _custom_call,
     "dot": _product(dot_flops),
     "dynamic-slice": _slice,
     "dynamic-update-slice": _dynamic_update_slice,

@@ -5,19 +5,35 @@ A multiply-add counts as two. Source: ``openxla/xla:xla/service/hlo_cost_analysi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import gcd, prod
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from hloscope.core.analysis.elementwise import elements
 from hloscope.core.errors import VerifyError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hloscope.core.hlo.attributes import ConvolutionDimensionNumbers, Window, WindowDimension
     from hloscope.core.hlo.instruction import HloInstruction
 
 FMA = 2
 """Operations of a multiply-add."""
 _COMPLEX_FMAS = 4
+GEMMS = frozenset({"__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8"})
+"""Calls of a library that multiply two matrices."""
+CONVOLUTIONS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
+    {
+        "__cudnn$convForward": (0, 1, 2),
+        "__cudnn$convForwardGraph": (0, 1, 2),
+        "__cudnn$convBiasActivationForward": (0, 1, 2),
+        "__cudnn$convBackwardInput": (2, 1, 0),
+        "__cudnn$convBackwardFilter": (0, 2, 1),
+    }
+)
+"""Where input, kernel and output of the forward convolution are: 0 and 1 are operands, 2 the result."""
 TRANSCENDENTAL: frozenset[str] = frozenset(
     """acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log log-plus-one
     logistic power rsqrt sine sinh sqrt tan tanh""".split()
@@ -49,12 +65,39 @@ def convolution_flops(instruction: HloInstruction) -> int:
 
     Raises VerifyError where the labels are missing or name dimensions that are not there.
     """
+    source, kernel = (instruction.operand(place).shape.dimensions for place in (0, 1))
+    return _convolution(instruction, source, kernel, instruction.shape.dimensions)
+
+
+def library_flops(call: HloInstruction) -> int | None:
+    """Of a matrix product or a convolution that a library computes; None for another call. What is fused into it, and
+    what its algorithm saves, is not counted. Source: ``xla/service/gpu/model/gpu_hlo_cost_analysis.cc``."""
+    target = str(call.attr("custom_call_target") or "")
+    parts = [one.shape for one in call.operands[:2]]
+    parts.append(call.shape.tuple_shapes[0] if call.shape.is_tuple and call.shape.tuple_shapes else call.shape)
+    if len(parts) < 3:
+        return None
+    if target in GEMMS:
+        config: Any = call.attr("backend_config")
+        dims = config.get("gemm_backend_config", {}).get("dot_dimension_numbers") if isinstance(config, dict) else None
+        if not isinstance(dims, dict):
+            return None
+        summed = prod(parts[0].dimensions[int(dim)] for dim in dims.get("lhs_contracting_dimensions", ()))
+        return FMA * elements(parts[2]) * summed
+    places = CONVOLUTIONS.get(target)
+    if places is None:
+        return None
+    source, kernel, result = (parts[place].dimensions for place in places)
+    return _convolution(call, source, kernel, result)
+
+
+def _convolution(
+    instruction: HloInstruction, source: Sequence[int], kernel: Sequence[int], result: Sequence[int]
+) -> int:
     labels: ConvolutionDimensionNumbers | None = instruction.attr("dim_labels")
     if labels is None:
         raise VerifyError(f"%{instruction.name} is a convolution without dim_labels")
     window: Window | None = instruction.attr("window")
-    source, kernel = (instruction.operand(place).shape.dimensions for place in (0, 1))
-    result = instruction.shape.dimensions
     try:
         valid = prod(
             valid_positions(one, source[into], kernel[by], result[out])

@@ -9,11 +9,13 @@ each, bytes at the memory's bandwidth.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.cost import CostAnalysis
 from hloscope.core.analysis.device import DeviceDescription, load_device
+from hloscope.core.analysis.flop_counts import CONVOLUTIONS, GEMMS
 from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.text import parse_module
 
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
 MOST_INSTRUCTIONS = 400
 """Called computations larger than this are not read for an answer."""
 MOST_CHARACTERS = 200_000
-_PRODUCTS = frozenset({"dot", "convolution", "ragged-dot", "scaled-dot"})
+_PRODUCTS = frozenset({"dot", "convolution", "ragged-dot", "scaled-dot", "custom-call"})
 _FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id"})
-_NOT_ALONE = frozenset({"while", "call", "conditional", "custom-call", "send", "recv", "send-done", "recv-done"})
+_LIBRARY = re.compile(f'custom_call_target="(?:{"|".join(map(re.escape, (*GEMMS, *CONVOLUTIONS)))})"')
+"""Calls whose operations are known."""
+_NOT_ALONE = frozenset({"while", "call", "conditional", "send", "recv", "send-done", "recv-done"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ def cost_facts(index: ModuleIndex, i: int, device: DeviceDescription | None = No
     """The cost of an instruction; None where it moves nothing, or cannot be judged on its own."""
     opcode = index.opcode(i)
     if opcode in _FREE or opcode in _NOT_ALONE or "-start" in opcode or "-done" in opcode:
+        return None
+    if opcode == "custom-call" and _LIBRARY.search(index.attributes_text(i)) is None:
         return None
     text = _alone(index, i)
     if text is None:

@@ -47,6 +47,21 @@ def test_a_product_that_a_tpu_writes_as_a_convolution_costs_what_the_dot_does() 
     assert counted(convolution) == counted(dot) == 2 * 64 * 256 * 512
 
 
+def test_a_library_s_products_cost_what_they_compute() -> None:
+    config = '{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}'
+    call = f'custom-call(%a, %b), custom_call_target="__cublas$gemm", backend_config={config}'
+    gemm = entry(f"(f32[64,512], s8[4096]) {call}", "a: bf16[64,256]", "b: bf16[256,512]")
+    assert counted(gemm) == 2 * 64 * 256 * 512
+    given = {"x": "f32[8,31,33,6]", "k": "f32[3,5,6,4]", "y": "f32[8,16,11,4]"}
+    for kind, operands, result in (("Forward", "xk", "y"), ("BackwardInput", "yk", "x"), ("BackwardFilter", "xy", "k")):
+        line = (
+            f"({given[result]}, u8[0]) custom-call(%{operands[0]}, %{operands[1]}), window={{size=3x5 stride=2x3"
+            f' pad=1_1x2_0}}, dim_labels=b01f_01io->b01f, custom_call_target="__cudnn$conv{kind}"'
+        )
+        text = entry(line, *(f"{name}: {given[name]}" for name in operands))
+        assert counted(text) == 936192  # each is the same convolution, or one of its gradients
+
+
 def test_labels_that_do_not_fit_are_said() -> None:
     module = load_module(
         entry("f32[64,512] convolution(%a, %b), dim_labels=bf_io->bf", "a: f32[64,8]", "b: f32[8,512]")

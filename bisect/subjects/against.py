@@ -151,7 +151,7 @@ def _within(culprit: Culprit, run: Run) -> Culprit:
 def _parts(compared: Compared) -> list[str]:
     first = compared.first
     if first is None:
-        return ["their stages are the same as far as both have them"]
+        return [*compared.notes, "their stages are the same as far as both have them"]
     said = f"their stages part at {first.pass_name} (stage {first.a} of A, {first.b} of B)"
     if first.between:
         said += f", after {', '.join(first.between)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import click
@@ -29,7 +30,8 @@ NAMES = 4
 def command(path: str, other: str, every: bool, module: str | None, as_json: bool) -> int:
     """Line up two compiles of one program (two flag sets, two versions, two hosts of one job) pass by pass.
 
-    Shows the first pass after which they differ by more than names and metadata, and by what. Exit 1 where they part.
+    Shows the first pass after which their instructions differ by more than names and metadata, and by what; headers are
+    told apart from that. Exit 1 where they part.
     """
     with load(path, module) as a:
         say_notes(a.notes)
@@ -39,7 +41,7 @@ def command(path: str, other: str, every: bool, module: str | None, as_json: boo
                 found = compare_runs(a, b, progress=report)
             source = Source(f"{path} {other}", a.source.module, a.source.xla_build, a.source.target)
             emit_object(_keys(found), as_json, lambda: _show(a, b, found, every), source=source)
-    return 0 if found.first is None else 1
+    return 0 if found.first is None and found.header is None else 1
 
 
 def _keys(found: Compared) -> dict[str, object]:
@@ -56,6 +58,7 @@ def _keys(found: Compared) -> dict[str, object]:
             }
             for one in found.stages
         ],  # fmt: skip
+        "header_difference": None if found.header is None else dataclasses.asdict(found.header),
         "notes": list(found.notes),
     }
 
@@ -93,12 +96,12 @@ def _show(a: Run, b: Run, found: Compared, every: bool) -> None:
             print(line)
     first = found.first
     if first is None:
-        print("no difference in any common stage")
+        print(f"no {'difference' if found.header is None else 'instruction differs'} in any common stage")
         return
     where = f"{first.pipeline}/{first.pass_name}" if first.pipeline else first.pass_name
     click.secho(f"they part at {where} (stage {first.a} of A, {first.b} of B)", bold=True)
     if first.last_same is None:
-        print("  they are different programs from the start")
+        print("  their instructions differ from the start: two programs")
     else:
         print(f"  last the same after stage {first.last_same[0]} of A, {first.last_same[1]} of B")
     for name in first.between[:CHANGES]:

@@ -2,7 +2,7 @@
 
 Rows are lined up by pipeline, round of a pipeline that is repeated, and pass name. Two states are the same when they
 compute the same in the same way: names, metadata, the tables behind it and the order of what is not scheduled do not
-count.
+count. Headers are told apart from the instructions: two targets lay out one program's arguments differently.
 """
 
 from __future__ import annotations
@@ -75,6 +75,16 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderDifference:
+    """Where the headers of two states part whose instructions are the same."""
+
+    a: int
+    b: int
+    pass_name: str
+    attributes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
     """The answer of ``hloscope compare``."""
 
@@ -84,6 +94,8 @@ class Compared:
     only_a: int = 0
     """Rows that the second run lacks."""
     only_b: int = 0
+    header: HeaderDifference | None = None
+    """The first common row whose headers differ in more than names, before the instructions do."""
     notes: tuple[str, ...] = field(default=())
 
 
@@ -99,6 +111,7 @@ def compare_runs(a: Run, b: Run, *, cancelled: Cancelled | None = None, progress
     states = _States(a, b)
     stages: list[ComparedStage] = []
     first: Divergence | None = None
+    header: HeaderDifference | None = None
     last_same: tuple[int, int] | None = None
     between: list[str] = []
     for number, (at, bt) in enumerate(rows):
@@ -113,6 +126,8 @@ def compare_runs(a: Run, b: Run, *, cancelled: Cancelled | None = None, progress
             continue
         exact = a.stage_digest(at) == b.stage_digest(bt)
         same = exact or states.same(at, bt, later=first is not None)
+        if same and not exact and header is None and first is None and (lines := states.header(at, bt)):
+            header = HeaderDifference(at, bt, row.pass_name, lines)
         if not same and first is None:
             diff = diff_runs(a, at, b, bt)
             first = Divergence(at, bt, row.pipeline, row.pass_name, tuple(between), diff, last_same)
@@ -123,13 +138,18 @@ def compare_runs(a: Run, b: Run, *, cancelled: Cancelled | None = None, progress
     only_a = sum(one.b is None for one in stages)
     only_b = sum(one.a is None for one in stages)
     notes = [*_notes(a, b), *states.notes()]
+    if header is not None:
+        notes.append(
+            f"the headers differ from {header.pass_name} on (stage {header.a} of A, {header.b} of B): "
+            f"{', '.join(header.attributes)}"
+        )
     if first is not None and first.last_same is None and a.source.by_core != b.source.by_core:
         other = "B" if a.source.by_core else "A"
         notes.append(
             f"they start from different programs: hloscope compile {(b if a.source.by_core else a).source.path} "
             f"--engine core starts from the first stage of {other}"
         )
-    return Compared(tuple(stages), first, only_a, only_b, tuple(notes))
+    return Compared(tuple(stages), first, only_a, only_b, header, tuple(notes))
 
 
 def _notes(a: Run, b: Run) -> list[str]:
@@ -151,6 +171,11 @@ class _States:
         self._known: dict[tuple[bytes, bytes], bool] = {}
         self._hashes: dict[bytes, bytes | None] = {}
         self._aside: dict[str, None] = {}
+        self._headers: dict[tuple[bytes, bytes], tuple[str, ...]] = {}
+
+    def header(self, at: int, bt: int) -> tuple[str, ...]:
+        """What differs in the headers of two states that were compared, but for what is left aside."""
+        return self._headers.get((self._a.stage_digest(at), self._b.stage_digest(bt)), ())
 
     def same(self, at: int, bt: int, *, later: bool) -> bool:
         """Of rows whose texts differ; `later` is for rows after the first that differs."""
@@ -167,19 +192,18 @@ class _States:
         diff = None
         if not later:
             diff = diff_runs(a, at, b, bt)
-            if self._header_differs(at, bt, diff.header):
-                return False
+            self._headers[a.stage_digest(at), b.stage_digest(bt)] = self._read_header(at, bt, diff.header)
             if not any(set(one.what) - _NO_CHANGE for one in diff.modified) and not diff.added and not diff.removed:
                 return True
         # Of equal instructions (two zeros, say) the diff may pair the wrong ones; what the whole computes decides.
         left, right = self._hash(a, at), self._hash(b, bt)
         return left is not None and left == right
 
-    def _header_differs(self, at: int, bt: int, lines: Sequence[str]) -> bool:
-        """Whether the headers differ in more than the name and what only a partitioner reads."""
+    def _read_header(self, at: int, bt: int, lines: Sequence[str]) -> tuple[str, ...]:
+        """What differs in the headers beside the name and what only a partitioner reads."""
         aside = () if self._partitioned(at, bt) else _PARTITIONER
         self._aside.update((line, None) for line in lines if line in aside)
-        return any(not line.startswith(("name", "HloModule")) and line not in aside for line in lines)
+        return tuple(line for line in lines if not line.startswith(("name", "HloModule")) and line not in aside)
 
     def _partitioned(self, at: int, bt: int) -> bool:
         sides = (self._a.stage_index(at), self._b.stage_index(bt))

@@ -112,6 +112,8 @@ after the stage at which they part, rows are the same only to the letter
             return
         first = found.first
         where = "no difference in any common stage"
+        if found.header is not None:
+            where = "no instruction differs in any common stage"
         if first is not None:
             name = f"{first.pipeline}/{first.pass_name}" if first.pipeline else first.pass_name
             where = f"they part at {name} (stage {first.a} of A, {first.b} of B)"

@@ -86,7 +86,30 @@ def test_what_only_a_partitioner_reads_is_left_aside_and_said(
         [(name, text.replace("jit_f", "jit_f, num_partitions=2")) for name, text in one] for one in (BOTH[:1], head[:1])
     ]
     code, answer = compare(capsys, write(tmp_path / "c", parted[0]), write(tmp_path / "d", parted[1]))
-    assert code == 1 and answer["notes"] == []
+    where = "before_optimizations on (stage 0 of A, 0 of B)"
+    assert code == 1 and answer["notes"] == [f"the headers differ from {where}: {flag.partition('=')[0]}"]
+
+
+def test_headers_are_told_apart_from_instructions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layout = 'entry_computation_layout={(f32[4]{0:T(128)})->f32[4]{0:T(128)}}, frontend_attributes={a="b"}'
+    tpu = [(name, text.replace("jit_f\n", f"jit_f, {layout}\n")) for name, text in BOTH]
+    a, b = write(tmp_path / "a", BOTH), write(tmp_path / "b", tpu)
+    code, answer = compare(capsys, a, b)
+    assert code == 1 and answer["first_divergence"] is None
+    assert [one["same"] for one in answer["stages"]] == [True, True]  # type: ignore[index, union-attr]
+    assert answer["header_difference"] == {
+        "a": 0, "b": 0, "pass_name": "before_optimizations",
+        "attributes": ["entry_computation_layout", "frontend_attributes"],
+    }  # fmt: skip
+    assert run(["compare", str(a), str(b)]) == 1
+    assert "no instruction differs in any common stage" in capsys.readouterr().out
+    # They part where instructions do, however early the headers did.
+    tpu[1] = (tpu[1][0], tpu[1][1].replace("negate", "abs"))
+    code, answer = compare(capsys, a, write(tmp_path / "c", tpu))
+    first = answer["first_divergence"]
+    assert code == 1 and isinstance(first, dict)
+    assert (first["pass"], first["last_same"]) == ("algsimp", [0, 0])
+    assert answer["header_difference"]["pass_name"] == "before_optimizations"  # type: ignore[index]
 
 
 def test_rounds_of_a_loop_line_up_from_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hloscope.bisect.putback import Alignment, Border
+from hloscope.core.runtime.evaluator.noise import EXACT
 from hloscope.core.runtime.evaluator.values import Token
 
 if TYPE_CHECKING:
@@ -141,9 +142,11 @@ def leaves_a_limit(before: HloModule, after: HloModule, theirs: Seen, ours: Seen
                 continue
             arrays = [value for value in values if isinstance(value, np.ndarray) and _is_inexact(value)]
             limit = any(not np.isfinite(_wide(array)).all() for array in arrays)
-            if reached and first and (limit or (one.opcode == "exponential" and any(not x.all() for x in arrays))):
+            rounds = one.opcode not in EXACT and len(arrays) == len(values)
+            zero = one.opcode == "exponential" and any(not x.all() for x in arrays)
+            if reached and first and rounds and (limit or zero):
                 return True
-            if limit and len(arrays) == len(values) and any(_alike_where_finite(arrays, other) for other in others):
+            if limit and rounds and any(_alike_where_finite(arrays, other) for other in others):
                 return True
             first = False
     return False

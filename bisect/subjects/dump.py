@@ -79,8 +79,10 @@ class DumpSearch:
     prober: Prober = field(default_factory=Prober)
     quick: bool = False
     """Look no farther where the last stage computes the right thing."""
-    limits: bool = False
-    """The inputs reach limits: a stage that no longer goes there is not wrong."""
+    chosen: bool = False
+    """The inputs were chosen here and may reach limits: a stage that no longer goes there is not wrong."""
+    base: int = 0
+    """The row that the later ones are held against."""
 
     def run(self) -> Answer:
         """Search and answer. Raises a HloscopeError where the first stage cannot be read or evaluated."""
@@ -102,7 +104,7 @@ class DumpSearch:
         for said, change in variants:
             with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
                 changed = self._changed(module, change, turned)
-                other = replace(self, inputs=changed, quick=quick, limits="limits" in said)
+                other = replace(self, inputs=changed, quick=quick, chosen=True)
                 search = _Search(other, Path(folder))
                 again = search.run()
             if again.verdict == "wrong-stage" and not search.by_text:
@@ -149,7 +151,7 @@ class _Search:
         self._folder = folder
         self._steps: list[Step] = []
         self._texts: list[Callable[[], str]] = [_reader(asked.run_, number) for number in range(len(asked.run_))]
-        self._stages = _distinct(asked.run_)
+        self._stages = [number for number in _distinct(asked.run_) if not asked.base or number >= asked.base]
         self._verdicts: dict[int, StageVerdict] = {}
         self._answer = Answer("cannot-tell")
         self.by_text = False
@@ -188,8 +190,9 @@ class _Search:
                     "change lies among them"
                 )
         self._guilty(at)
-        answer.probes = _report(self._steps)
-        return answer
+        if self._answer is answer:
+            answer.probes = _report(self._steps)
+        return self._answer
 
     # ---------------------------------------------------------------- stages
     def _probe(self, position: int) -> Outcome:
@@ -412,12 +415,18 @@ class _Search:
             earlier = self._stages[position - 1]
         verdict = self._verdicts[number]
         if self._leaves_a_limit(earlier, number):
-            answer.verdict = "allowed-change"
+            rest = self._after_limit(number)
             name = self._run.outline[number].pass_name
             answer.evidence.append(
                 f"stage {number} ({name}) does not overflow where the stage before does, and differs there: "
                 f"{verdict.reason}"
             )
+            if rest is None or not rest.fault:
+                answer.verdict = "allowed-change"
+                return
+            rest.evidence[:0] = [*answer.evidence, f"the stages after it are held against stage {number}"]
+            rest.probes[:0] = _report(self._steps)
+            self._answer = rest
             return
         row = self._run.outline[number]
         answer.texts |= {"before.hlo": self._texts[earlier](), "after.hlo": self._texts[number]()}
@@ -552,9 +561,21 @@ class _Search:
         borders = [one for group in pairs.groups for one in group if origin(one.after) in names]
         return next((cut for one in borders if (cut := minimal_pair(pairs, one)) is not None), None)
 
+    def _after_limit(self, number: int) -> Answer | None:
+        """What the stages after one are, held against that one; None where it runs on other inputs."""
+        own, first = (load_module(self._texts[one]()).entry.parameters for one in (number, self._asked.base))
+        if self._asked.expected is not None or [one.shape for one in own] != [one.shape for one in first]:
+            return None
+        place = self._folder / "rest"
+        place.mkdir()
+        search = _Search(replace(self._asked, base=number, inputs=self._judge.inputs), place)
+        found = search.run()
+        self.by_text |= search.by_text
+        return found
+
     def _leaves_a_limit(self, earlier: int, number: int) -> bool:
         if not all(np.isfinite(one.astype(np.float64)).all() for one in self._judge.inputs if _is_float(one)):
-            return False
+            return False  # whoever gives NaN asks for it
         try:
             before, after = (lay_open(load_module(self._texts[one]())) for one in (earlier, number))
         except (HloscopeError, InternalError):
@@ -563,7 +584,7 @@ class _Search:
         seen = self._judge.seen(before.module, theirs), self._judge.seen(after.module, ours)
         if seen[0] is None or seen[1] is None:
             return False
-        return leaves_a_limit(before.module, after.module, seen[0], seen[1], reached=self._asked.limits)
+        return leaves_a_limit(before.module, after.module, seen[0], seen[1], reached=self._asked.chosen)
 
     def _moved(self, before: Flat, after: Flat, earlier: int, number: int) -> tuple[dict[str, Array], dict[str, Array]]:
         """Values of elided constants of two stages that are laid open, by their names there."""
@@ -644,9 +665,9 @@ class StageJudge:
         self._before_values: dict[str, Array] = {}
         self._options = asked.options
         self._constants: dict[int, Mapping[str, Array]] = {}
-        text = texts[0]()
+        text = texts[asked.base]()
         first = load_module(text)
-        values = self._values(0)
+        values = self._values(asked.base)
         parameters = first.entry.parameters
         given = (
             moderate_inputs(first.entry, self._options.seed)
@@ -659,7 +680,7 @@ class StageJudge:
         program = replace(
             program,
             output_shapes=tuple(x.shape for x in run.outputs),
-            output_shardings=tuple(output_shardings(first, texts[1:])),
+            output_shardings=tuple(output_shardings(first, texts[asked.base + 1 :])),
         )
         rules = rules_for(first, self._options.factor)
         self._prober = asked.prober

@@ -278,6 +278,41 @@ def test_a_rewrite_that_does_not_round_nor_overflow_is_not_accused(tmp_path: Pat
     assert (code, answer["culprits"]) == (0, []), answer
 
 
+MASKED = """HloModule m
+
+ENTRY %main (p: f32[8,8]) -> (f32[8,8], f32[8,8]) {
+  %p = f32[8,8] parameter(0)
+  %zero = f32[] constant(0)
+  %zeros = f32[8,8] broadcast(%zero), dimensions={}
+  %less = pred[8,8] compare(%p, %zeros), direction=LT
+  %far = f32[] constant(1000)
+  %fars = f32[8,8] broadcast(%far), dimensions={}
+  %large = f32[8,8] multiply(%p, %fars)
+  %e = f32[8,8] exponential(%large)
+  %some = f32[8,8] convert(%less)
+  %m = f32[8,8] multiply(%e, %some)
+  %q = f32[8,8] add(%p, %p)
+  ROOT %out = (f32[8,8], f32[8,8]) tuple(%m, %q)
+}
+"""
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_behind_a_stage_that_no_longer_overflows_the_search_goes_on(tmp_path: Path, fault: bool) -> None:
+    """XLA's own: x * convert(p) is a select, 0 where infinity times 0 is NaN."""
+    chosen = MASKED.replace("multiply(%e, %some)", "select(%less, %e, %zeros)").replace(
+        "  %some = f32[8,8] convert(%less)\n", ""
+    )
+    last = chosen.replace("add(%p, %p)", "subtract(%p, %p)") if fault else chosen.replace("%q", "%twice")
+    for name, text in (("before_optimizations", MASKED), ("0001.s.after_algsimp.before_dce", chosen),
+                       ("0002.s.after_dce.before_cse", last)):  # fmt: skip
+        (tmp_path / f"module_0001.m.{name}.txt").write_text(text)
+    code, answer = bisect(tmp_path)
+    assert any("stage 1 (algsimp) does not overflow" in said for said in answer["evidence"]), answer
+    assert (code, answer["verdict"]) == ((1, "wrong-stage") if fault else (0, "allowed-change"))
+    assert [(one["stage"], one["instruction"]) for one in answer["culprits"]] == ([(2, "q")] if fault else [])
+
+
 def test_a_stage_that_is_no_valid_module_is_accused(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "dump", (2, "dimensions={1}, to_apply", "dimensions={0}, to_apply", "total"))
     code, answer = bisect(dump)

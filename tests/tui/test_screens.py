@@ -164,7 +164,8 @@ async def test_stages_side_by_side_events_and_the_way_of_one_instruction() -> No
 
 async def test_fusion_filters_bars_and_the_reason_of_a_pair() -> None:
     async with dashboard(GPU, start=Place("fusion")) as pilot:
-        assert "decisions recorded by the compiler" in label(pilot, "#head")
+        counts = "58 decisions recorded by the compiler: 12 fused, 20 ineligible, 26 priority"
+        assert label(pilot, "#head").startswith(f"{counts}; 1 more inferred from these: 1 refused")
         rows = pilot.app.screen.query_one("#list", LinePane)
         every = len(rows.lines)
         await press(pilot, "v")

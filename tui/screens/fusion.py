@@ -126,18 +126,18 @@ priority: a place in the queue, with the time that fusing would save; ineligible
         first = columns([one[:-1] for one in (titles, *cells)], right=(0, 2, 3), widest=widest)
         room = max(map(len, first))
         lines = [f"{text:<{room}}  {one[-1]}" for text, one in zip(first, (titles, *cells), strict=True)]
-        counts = {word: sum(row.verdict == word for row in report.rows) for word in _VERDICTS if word}
-        said = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "no decisions"
-        guessed = sum(row.origin == "inferred" for row in report.rows)
-        among = f" or, {guessed:,} of them, inferred from the stages" if guessed else ""
+        told = [row for row in report.rows if report.how != "recorded" or row.origin != "inferred"]
+        guessed = [row for row in report.rows if report.how == "recorded" and row.origin == "inferred"]
+        said = _counts(told) or "no decisions"
+        said += f"; {len(guessed):,} more inferred from these: {_counts(guessed)}" if guessed else ""
         how = {
-            "recorded": f"recorded by the compiler{among}",
+            "recorded": "recorded by the compiler",
             "core": "decided by hloscope",
             "inferred": "inferred from the stages",
         }[report.how]  # fmt: skip
         filters = ", ".join(filter(None, (self._verdict, repr(self._words) if self._words else "")))
         head = (
-            f"{len(report.rows):,} decisions {how}: {said}"
+            f"{len(told):,} decisions {how}: {said}"
             + (f"; shown: {len(shown):,} ({filters})" if filters else "")
             + "".join(f"\nnote: {one}" for one in report.notes[:3])
         )
@@ -380,3 +380,9 @@ def pair_lines(facts: PairFacts) -> list[Line]:
             saves = f", saves {show_us(flip.us_saved)}" if flip.us_saved is not None else ""
             out.append(plain(f"  {flip.change}{saves}"))
     return out + [plain(f"note: {one}") for one in facts.notes]
+
+
+def _counts(rows: Sequence[FusionRow]) -> str:
+    """How many of each verdict."""
+    counts = {word: sum(row.verdict == word for row in rows) for word in _VERDICTS if word}
+    return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)

@@ -89,7 +89,10 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
         out = [plain("Which pass, and which decision in it, made the numbers change?", "heading"), plain()]
         if self._stage is not None:
             what = f"compiles the module of stage {self._stage} pass by pass, and runs what comes out of each"
-            out += [plain(f"r  {what}"), plain("u  searches the whole run instead")]
+            out += [plain(f"r  {what}"), plain("u  searches the whole run instead, stage by stage")]
+            if any(row.pass_name == "layout-assignment" for row in self.run.outline[1 : self._stage + 1]):
+                told = "the module has its layouts already: a whole pipeline, which assigns them anew, may refuse it"
+                out.append(plain(f"   {told}; --passes names the passes to search, u needs none", "warning"))
         elif self.run.source.kind == "hlo":
             out.append(plain("r  compiles the module pass by pass, and runs what comes out of each"))
         else:

@@ -120,8 +120,8 @@ after the stage at which they part, rows are the same only to the letter
             if first.last_same is None:
                 where = f"different programs from the start: {where}"
         self.head(
-            f"A {tail(self.run.source.path, 60)}: {len(self.run)} passes; "
-            f"B {tail(self._path, 60)}: {len(self._other)}\n"
+            f"A {tail(self.run.source.path, 60)}{_compiler(self.run)}: {len(self.run)} passes; "
+            f"B {tail(self._path, 60)}{_compiler(self._other)}: {len(self._other)}\n"
             f"{where}; {counted(found.only_a, 'row')} only in A, {found.only_b} only in B"
             + "".join(f"\n{one}" for one in self._flags)
             + "".join(f"\nnote: {one}" for one in found.notes),
@@ -265,3 +265,9 @@ def _flag(text: str) -> str:
 
 def _is(item: object, a: int, b: int) -> bool:
     return isinstance(item, ComparedStage) and (item.a, item.b) == (a, b)
+
+
+def _compiler(run: Run) -> str:
+    """Target and build, as far as they are known."""
+    told = ", ".join(part for part in (run.source.target, run.source.xla_build) if part)
+    return f" ({told})" if told else ""

@@ -10,7 +10,7 @@ import click
 
 from hloscope.core.cli.opening import module_option, same_module, say_notes
 from hloscope.core.cli.output import emit_object, json_option
-from hloscope.core.dumps.facts import broken
+from hloscope.core.dumps.facts import broken, unfinished
 from hloscope.core.errors import DumpError, UsageError
 from hloscope.core.views.data import InstructionChange, Source, StageDiff
 from hloscope.core.views.run import Run, diff_runs, label, load
@@ -79,7 +79,8 @@ def _require_whole(run: Run, *stages: int) -> None:
     for stage in stages:
         row, text = run.outline[stage], run.stage_bytes(stage)
         # A file may hold a computation without a module around it.
-        fault = row.fault or (broken(text) if run.source.kind != "hlo" or module_name(text) else None)
+        bare = run.source.kind == "hlo" and not module_name(text)
+        fault = row.fault or (unfinished(text) if bare else broken(text))
         if fault is not None:
             path = run.source.path if row.file is None else f"{run.source.path}/{row.file}"
             hint = "--from and --to name other stages" if len(run) > 1 else None

@@ -220,6 +220,12 @@ def broken(text: bytes) -> str | None:
     return None
 
 
+def unfinished(text: bytes) -> str | None:
+    """The same for a computation or an instruction without a module around it, which need not have an ENTRY."""
+    code = _NO_CODE.sub(b"", text)
+    return "the text breaks off: a brace is not closed" if code.count(b"{") > code.count(b"}") else None
+
+
 def difference(old: TextFacts, new: TextFacts, *, limit: int = 3) -> str:
     """What differs between two compiles of one name, most telling first; empty where the texts do not differ.
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from hloscope.core.dumps.facts import broken
+from hloscope.core.dumps.facts import broken, unfinished
 from hloscope.core.dumps.facts import count_instructions as count_definitions
 from hloscope.core.dumps.filenames import FileKind, parse_name
 from hloscope.core.errors import ParseError, UnsupportedError
@@ -144,7 +144,9 @@ class TextSource:
         if apart is not None:
             self._data = apart.encode("utf-8", "surrogatepass")
         self._row = _named_row(path)
-        fault = broken(self._data) if name and listed else None
+        fault = None
+        if listed:
+            fault = broken(self._data) if name else unfinished(self._data)
         self.notes: list[str] = [fault] if fault is not None else []
 
     def modules(self) -> Sequence[ModuleRow]:

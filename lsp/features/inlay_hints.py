@@ -60,8 +60,12 @@ def _parameters(index: ModuleIndex, i: int) -> dict[int, str]:
         return {k + 1: name for k, body in enumerate(called) if (name := _parameter(index, body, 0)) is not None}
     if opcode not in _HANDS_ON or not called:
         return {}
-    # A loop's condition and body may call it differently; the body is what works on it.
-    body = called[-1]
+    body = called[0]
+    if opcode == "while":
+        # Its condition may call it differently; the body is what works on it.
+        named = next(iter(index.parts(i).attribute_references(index.source, ("body",))), None)
+        found = None if named is None else index.find_computation(named.name)
+        body = -1 if found is None else found
     return {
         k: name for k in range(len(index.operands(i))) if (name := _parameter(index, body, k)) is not None
     }  # fmt: skip

@@ -138,9 +138,10 @@ class Writer:
                 self.hloscope_place = writer._first_places.setdefault(mapped, self.hloscope_place)
 
         def to_block_mapping(self: Any, origin: Any, *args: Any, **kwargs: Any) -> Any:
-            entry = {"origin": str(origin), "spec": getattr(self, "hloscope_place", None),
-                     "map": writer._function_place(getattr(self.index_map, "index_map", self.index_map)),
-                     "name": None}  # fmt: skip
+            mapped = writer._function_place(getattr(self.index_map, "index_map", self.index_map))
+            entry: dict[str, Any] = {
+                "origin": str(origin), "spec": getattr(self, "hloscope_place", None), "map": mapped, "name": None,
+            }  # fmt: skip
             try:
                 mapping = convert(self, origin, *args, **kwargs)
             except Exception as error:

@@ -225,8 +225,13 @@ class GpuMachine(Machine):
 
     def undefined_lanes(self, target: Ref, found: Array, mask: Array) -> Array:
         label = f"what the lanes hold that the mask of the load of {target.buffer.name} switches off"
-        if not self.choices.vary(label, self.place):
+        whole = found.dtype.kind in "iub"  # a NaN shows in whatever is made of it; of whole numbers both ends are tried
+        chosen = self.choices.vary(3 if whole else 2, label, self.place)
+        if not chosen:
             return found
+        if whole:
+            least, most = (False, True) if found.dtype.kind == "b" else _ends(found.dtype)
+            return np.where(mask, found, np.asarray(least if chosen == 1 else most, found.dtype))
         other = np.where(found == found, uninitialised(found.dtype), np.ones((), found.dtype))
         return np.where(mask, found, other.astype(found.dtype))
 
@@ -353,6 +358,11 @@ def _memory(name: str, aval: Any, kind: str, value: Array | None, windows: Seque
     tables = [np.full(whole.shape, NOBODY, np.int64) for _ in range(3)]
     index = np.arange(whole.size).reshape(whole.shape)
     return _Memory(Buffer(name, aval, whole, "gmem", written), low, shape, inside, *tables, index=index, places={})
+
+
+def _ends(dtype: np.dtype[Any]) -> tuple[int, int]:
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
 
 
 def _plain(ref: Ref) -> list[Index]:

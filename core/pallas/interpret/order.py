@@ -210,12 +210,12 @@ class Choices:
         self.made.append(Decision(label, options, chosen, place, about))
         return chosen
 
-    def vary(self, label: str, place: Span | None = None) -> bool:
-        """Whether something that any value may be is given another than the plain one: only where that is forced."""
+    def vary(self, options: int, label: str, place: Span | None = None) -> int:
+        """What something holds that may hold anything: 0, the plain value, unless another option is forced."""
         number = len(self.made)
-        chosen = min(self.forced[number], 1) if self.forced is not None and number < len(self.forced) else 0
-        self.made.append(Decision(label, 2, chosen, place, seeded=False))
-        return bool(chosen)
+        chosen = min(self.forced[number], options - 1) if self.forced is not None and number < len(self.forced) else 0
+        self.made.append(Decision(label, options, chosen, place, seeded=False))
+        return chosen
 
     def _next(self) -> int:
         """SplitMix64: the same numbers on every machine and version."""

@@ -27,7 +27,7 @@ from hloscope.core.pallas.interpret.faults import Fault, Observer, Outcome, Step
 from hloscope.core.pallas.interpret.loops import EndlessLoop
 from hloscope.core.pallas.interpret.mesh import MeshMachine
 from hloscope.core.pallas.interpret.order import Choices, Decision
-from hloscope.core.pallas.jaxpr import Array, dtype_of, itemsize_bits
+from hloscope.core.pallas.jaxpr import Array, Span, dtype_of, itemsize_bits
 from hloscope.core.pallas.report import Rung, backend_of
 from hloscope.core.pallas.tracing import Trace
 
@@ -351,13 +351,19 @@ def undefined_faults(call: PallasCall, runner: Runner, reference: Outcome) -> li
     """Values that nobody defined and that change the result: each statement that made some has a run of its own."""
     found: list[Fault] = []
     loose = [one for one in reference.decisions if not one.seeded]
-    for place, label in dict.fromkeys((one.place, one.label) for one in loose):
+    told: set[tuple[Span | None, str]] = set()
+    tries = dict.fromkeys((one.place, one.label, option) for one in loose for option in range(1, one.options))
+    for place, label, option in tries:
         if len(found) >= MOST_LOOSE or not reference.finished:
             break
-        mine = [int((one.seeded, one.place, one.label) == (False, place, label)) for one in reference.decisions]
-        outcome = replay(runner, [wanted or one.chosen for wanted, one in zip(mine, reference.decisions, strict=True)])
+        if (place, label) in told:
+            continue
+        mine = [(one.seeded, one.place, one.label) == (False, place, label) for one in reference.decisions]
+        forced = [option if wanted else one.chosen for wanted, one in zip(mine, reference.decisions, strict=True)]
+        outcome = replay(runner, forced)
         if outcome.finished and same_outputs(reference.outputs, outcome.outputs):
             continue
+        told.add((place, label))
         changed = _difference(call, reference, outcome) if outcome.finished else "whether the kernel ends"
         found.append(Fault("uninitialized-read", f"{label} is not defined without `other`, and {changed} depends on it",
                            place))  # fmt: skip

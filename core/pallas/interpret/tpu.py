@@ -145,8 +145,9 @@ class TpuMachine(PipelinedMachine):
         """The core goes round until something changes; a copy in flight ends then, if nothing else does anything."""
         core = self.current
         core.place = place
-        core.polling = (self.changes, place)
-        while core.polling is not None and self.changes == core.polling[0]:
+        seen = self.changes
+        core.polling = (seen, place)
+        while self.changes == seen:
             if self.late and all(one.done or one is core or not self._can_run(one) for one in self.cores):
                 late = self.choices.choose(len(self.late), "which of the copies in flight ends first", place)
                 self._finish(self.late[late])

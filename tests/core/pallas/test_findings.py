@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from hloscope.core.pallas.checks.finding import Finding
 from hloscope.core.pallas.checks.registry import CODES
+from hloscope.core.pallas.report import ordered, told_by_running
 
 Look = Callable[[str], Any]
 WITH_FAULTS = ("wrong.py", "refused.py", "programs.py")
@@ -92,6 +95,13 @@ def test_a_race_names_both_accesses(kernels: Look) -> None:
     race = next(one for one in looked.ran[0] if one.code == "race" and "= buf[...]" in looked.line(one))
     assert "buf[0:8, 0:128]" in race.message
     assert ["copy.start()" in looked.lines[span.line - 1] for span, _ in race.related] == [True]
+
+
+def test_a_line_that_two_calls_share_is_told_for_each() -> None:
+    first = Finding("race", "error", "both write it", "f.py", 4, 1, 4, 9, function="one", call_line=7)
+    second = replace(first, function="other", call_line=9)
+    assert ordered([second, first, first]) == [second, first]
+    assert told_by_running([first], [first, second]) == [second]
 
 
 def test_a_changed_result_names_the_choice_that_changed_it(kernels: Look) -> None:

@@ -134,8 +134,9 @@ def _fill(
     if small is not None:
         texts["minimal.hlo"] = redacted(print_module(small)) if redact else print_module(small)
         _add_small(answer, small, extras)
-    if "after.hlo" in texts and not extras.jax:
-        _see(answer, texts["after.hlo"])
+    for begin in ("", "a_", "b_"):
+        if f"{begin}after.hlo" in texts and not (extras.jax and not begin):
+            _see(answer, texts[f"{begin}after.hlo"], begin)
     for name, text in texts.items():
         put(name, text)
     if {"before.hlo", "after.hlo"} <= set(texts):
@@ -243,16 +244,16 @@ def _without_guilty(answer: Answer, source: Source | None, extras: Extras) -> st
     return " ".join([*extras.flags, *([f"--xla_disable_hlo_passes={','.join(names)}"] if names else [])])
 
 
-def _see(answer: Answer, text: str) -> None:
+def _see(answer: Answer, text: str, begin: str) -> None:
     """Put what the stage that is wrong gives among the arrays, where it is not known yet and can be evaluated."""
-    given = answer.arrays.get("inputs.npz")
-    if given is None or "actual.npz" in answer.arrays:
+    given = answer.arrays.get(f"{begin}inputs.npz")
+    if given is None or f"{begin}actual.npz" in answer.arrays:
         return
     try:
         found = [one for one in evaluated(load_module(text), given[0]) if not isinstance(one, Token)]
     except (HloscopeError, InternalError):
         return
-    answer.arrays["actual.npz"] = ([], found)
+    answer.arrays[f"{begin}actual.npz"] = ([], found)
 
 
 def _nameless(text: str, source: Source | None, answer: Answer) -> str:
@@ -345,6 +346,8 @@ def report(
         for name in small[::-1]:
             tool = f"{env}run_hlo_module --platform=CPU --reference_platform=Interpreter --input_format=hlo {name}"
             yield f"- XLA's own tools: `{tool}`"
+    elif "repro.py" in files and MINIMAL[0] not in files:
+        yield "- without hloscope: `python repro.py` (jax on CPU)"
     if {"repro.py", "before.hlo", "after.hlo"} <= set(files):
         if MINIMAL[0] in files:
             yield "- the guilty computation and what it stands for: `python repro.py` (jax on CPU)"

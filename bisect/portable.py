@@ -153,7 +153,7 @@ def _bitcast(home: HloComputation, one: HloInstruction) -> HloInstruction:
     if not source.shape.is_array or not target.is_array:
         raise UnsupportedError(f"%{one.name} is a bitcast of a tuple")
     if source.shape.type.bits != target.type.bits or source.shape.element_count != target.element_count:
-        raise UnsupportedError(f"%{one.name} is a bitcast between types of other widths")
+        raise UnsupportedError(f"%{one.name} is a bitcast to another number of bits or elements")
     order, final = memory.major_to_minor(source.shape), memory.major_to_minor(target)
     if memory.tiles(source.shape) or memory.tiles(target):
         _check_tiles(one, order, final)

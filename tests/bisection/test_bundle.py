@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 
 from hloscope.bisect.bundle import Extras, redacted, stages_ledger, write_bundle
+from hloscope.bisect.portable import Portable, portable
 from hloscope.bisect.result import Answer, Culprit
+from hloscope.core.errors import UnsupportedError
+from hloscope.core.runtime.evaluator import evaluate
 from hloscope.core.text import load_module
 from hloscope.core.views.data import Source
 from hloscope.core.views.run import load
@@ -87,6 +90,69 @@ def test_the_script_needs_nothing_of_this_tool(tmp_path: Path) -> None:
         [sys.executable, "-I", "repro.py"], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout.startswith("module.hlo: result 0: off by 8"), done.stdout + done.stderr
+
+
+LAID_OUT = """HloModule m, is_scheduled=true, entry_computation_layout={(f32[2,3]{0,1:T(2,128)S(1)})->f32[6]{0}}
+
+%body (p: f32[3,2]) -> f32[3,2] {
+  %p = f32[3,2]{1,0} parameter(0)
+  ROOT %n = f32[3,2]{1,0} negate(%p)
+}
+
+ENTRY %main (s1: f32[2,3]) -> f32[6] {
+  %s1 = f32[2,3]{0,1} parameter(0)
+  %start = (f32[2,3]{0,1:S(1)}, f32[2,3]{0,1}, u32[]{:S(2)}) copy-start(%s1)
+  %done = f32[2,3]{0,1:S(1)} copy-done(%start)
+  %turned = f32[3,2]{1,0} bitcast(%done)
+  %fused = f32[3,2]{1,0} fusion(%turned), kind=kCustom, calls=%body, backend_config={"kind":"__triton"}
+  %sure = f32[3,2]{1,0} custom-call(%fused), custom_call_target="AssumeGatherIndicesInBound"
+  ROOT %flat = f32[6]{0} bitcast(%sure)
+}
+"""
+
+
+def test_a_stage_of_another_back_end_is_written_as_xla_cpu_takes_it() -> None:
+    made = portable(LAID_OUT, native=False)
+    module = load_module(made.text)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    (result,) = evaluate(module, [x])
+    # Column by column, as the bytes lay.
+    np.testing.assert_array_equal(np.asarray(result), [0, -3, -1, -4, -2, -5])
+    np.testing.assert_array_equal(np.asarray(evaluate(load_module(LAID_OUT), [x])[0]), np.asarray(result))
+    used = {one.opcode for one in module.instructions()}
+    assert used == {"parameter", "copy", "transpose", "negate", "reshape"}
+    assert not module.is_scheduled and "S(1)" not in made.text and "{0,1}" not in made.text
+    assert module.entry.parameters[0].name == "s1_" and any("%s1" in one for one in made.changes)
+    assert portable(TEXT, native=True) == Portable(TEXT, ())
+    tiles = LAID_OUT.replace("f32[6]{0} bitcast", "f32[6]{0:T(256)} bitcast").replace(
+        "%sure = f32[3,2]{1,0}", "%sure = f32[3,2]{1,0:T(8,128)}"
+    )
+    with pytest.raises(UnsupportedError, match="tiles"):
+        portable(tiles, native=False)
+
+
+@pytest.mark.slow
+def test_stages_of_a_tpu_run_with_jax_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    wrong = LAID_OUT.replace("negate", "abs")
+    found = Answer("wrong-stage", [Culprit("dump/2.txt", "fusion", "main", 0)])
+    found.texts = {"first.hlo": LAID_OUT, "before.hlo": LAID_OUT, "after.hlo": wrong}
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    found.arrays = {"inputs.npz": ([x], []), "expected.npz": ([], [-x.T.reshape(-1)])}
+    source = Source("dump", "m", None, "v5e")
+    files = write_bundle(str(folder), found, source, ["bisect"], extras=Extras(tried=True))
+    assert {"before.cpu.hlo", "after.cpu.hlo", "actual.npz"} <= set(files)
+    report = (folder / "report.md").read_text()
+    assert "first.cpu.hlo: result 0: the same bits" in report
+    assert "after.cpu.hlo: result 0: off by 10 at [5]: 5.0 where -5.0 is expected" in report
+    assert "actual.npz: the same bits" in report and "`after.cpu.hlo` is `after.hlo` as XLA:CPU takes it" in report
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    for name in ("before.hlo", "absent.hlo"):
+        done = subprocess.run(
+            [sys.executable, "-I", "repro.py", name], cwd=folder, env=env, capture_output=True, text=True, timeout=300,
+            check=True,
+        )  # fmt: skip
+        assert ("the same bits" in done.stdout) is (name == "before.hlo")
 
 
 def test_nothing_half_written_is_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

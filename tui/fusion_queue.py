@@ -24,7 +24,8 @@ _ENDS = ("fused", "refused")
 class FusionQueue:
     """Made once of all decisions; asked for each move of a cursor.
 
-    The pass empties one queue for each computation, one after the other. Source:
+    The pass empties one queue for each computation, one after the other, and writes down of a producer that waits already
+    by how much the time it saves has changed. Source:
     ``openxla/xla:xla/backends/gpu/transforms/priority_fusion.cc#ComputeAndSetPriorities``.
     """
 
@@ -40,7 +41,16 @@ class FusionQueue:
         self.known = False
         """Whether a queue was recorded."""
         waiting: dict[str, float] = {}
+        self._saves: dict[int, float] = {}
+        """By the number of a row, what its producer saves by then."""
+        made: set[str] = set()
         for at, row in enumerate(rows):
+            if row.verdict == "fused":
+                made = {row.made or ""} | (made if at and rows[at - 1].verdict == "fused" else set())
+            elif row.verdict == "priority" and row.us_unfused is not None and row.us_fused is not None:
+                # Of what waits already only the change through the new readers is written down.
+                before = waiting.get(row.producer, 0.0) if row.producer not in made else 0.0
+                self._saves[at] = before + row.us_unfused - row.us_fused
             if at % APART == 0:
                 self._kept.append(dict(waiting))
             self._go_on(waiting, at)
@@ -60,8 +70,8 @@ class FusionQueue:
                 for name in row.consumers:
                     if name != row.made:
                         waiting.pop(name, None)
-        elif row.us_unfused is not None and row.us_fused is not None:
-            saved = row.us_unfused - row.us_fused
+        elif at in self._saves:
+            saved = self._saves[at]
             # What would lose time is not put into the queue, and taken out of it where its priority fell.
             if saved < 0:
                 waiting.pop(row.producer, None)

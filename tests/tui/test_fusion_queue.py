@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 from hloscope.core.views.fusion import FusionRow
+from hloscope.core.views.run import load
 from hloscope.tui.fusion_queue import APART, FusionQueue
 
 
@@ -45,7 +48,7 @@ def test_what_would_lose_time_is_not_in_the_queue_and_an_inferred_refusal_takes_
     rows = [
         row(0, "a", "priority", 3.0),
         row(1, "b", "priority", -1.0),
-        row(2, "a", "priority", -0.5),
+        row(2, "a", "priority", -3.5),
         row(3, "c", "priority", 0.0),
         replace(row(3, "b", "refused", -1.0), origin="inferred"),
         row(4, "c", "fused", consumers=("d",), made="fusion"),
@@ -54,6 +57,32 @@ def test_what_would_lose_time_is_not_in_the_queue_and_an_inferred_refusal_takes_
     assert queue.after(1, 9) == (1, [("a", 3.0)])
     assert queue.after(3, 9) == (1, [("c", 0.0)])
     assert queue.following(2) is rows[5]
+
+
+def test_what_waits_is_told_by_how_much_it_changed_and_a_fusion_anew() -> None:
+    rows = [
+        row(0, "a", "priority", 3.0),
+        row(1, "b", "priority", 2.0),
+        row(2, "f", "priority", 1.0),
+        row(3, "b", "fused", consumers=("f",), made="f"),
+        row(4, "a", "priority", -0.5, consumers=("f",)),
+        row(5, "f", "priority", 0.75),
+    ]
+    assert FusionQueue(rows).after(5, 9) == (2, [("a", 2.5), ("f", 0.75)])
+
+
+def test_the_compiler_takes_what_saves_most(fixtures: Path) -> None:
+    with load(str(fixtures / "dumps" / "gpu_narrow")) as run:
+        rows = sorted(run.fusion.rows, key=lambda one: one.step)
+    queue = FusionQueue(rows)
+    taken = 0
+    for before, one in pairwise(rows):
+        # A producer goes into all its readers at once; bitcasts go first, whatever they save.
+        if one.verdict == "fused" and before.producer != one.producer and not one.producer.startswith("bitcast"):
+            saved = dict(queue.after(one.step - 1, len(rows))[1])
+            assert saved[one.producer] >= max(saved.values()) - 1e-3
+            taken += 1
+    assert taken > 3
 
 
 def test_the_kept_states_change_no_answer() -> None:
@@ -65,7 +94,7 @@ def test_the_kept_states_change_no_answer() -> None:
             if one.verdict == "fused":
                 waiting.pop(one.producer, None)
             else:
-                waiting[one.producer] = float(one.step % 97)
+                waiting[one.producer] = waiting.get(one.producer, 0.0) + float(one.step % 97)
         count, top = queue.after(step, 3)
         assert count == len(waiting)
         assert [saved for _, saved in top] == sorted(waiting.values(), reverse=True)[:3]

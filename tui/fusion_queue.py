@@ -24,8 +24,8 @@ _ENDS = ("fused", "refused")
 class FusionQueue:
     """Made once of all decisions; asked for each move of a cursor.
 
-    The pass empties one queue for each computation, one after the other, and writes down of a producer that waits already
-    by how much the time it saves has changed. Source:
+    The pass empties one queue for each computation, one after the other, and writes down of a producer that waits
+    already by how much the time it saves has changed. Source:
     ``openxla/xla:xla/backends/gpu/transforms/priority_fusion.cc#ComputeAndSetPriorities``.
     """
 

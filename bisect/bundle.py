@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from hloscope.bisect.oracles import evaluated
 from hloscope.bisect.portable import portable
 from hloscope.bisect.repro import Script, attempt, unusual
+from hloscope.bisect.subjects.xla_names import ALWAYS_THERE
 from hloscope.core.errors import HloscopeError, InternalError, UsageError
 from hloscope.core.runtime import npz
 from hloscope.core.runtime.evaluator import Token, leaves
@@ -205,7 +206,6 @@ def _script(
     runs: dict[str, tuple[str, str, str | None]] = {}
     more: list[str] = []
     notes: list[str] = []
-    native = _platform(source) == "cpu"
     shown = ("module.hlo", "minimal.hlo") if extras.jax else ()
     order = sorted(texts, key=lambda name: ("minimal" not in name, list(texts).index(name)))
     for name in order:
@@ -217,7 +217,7 @@ def _script(
         files = (inputs, right, seen if wrong and seen in answer.arrays else None)
         run = name
         try:
-            made = portable(texts[name], native=native)
+            made = portable(texts[name], native=bool(shown) and name in shown)
         except HloscopeError as error:
             notes.append(f"`{name}` is for reading only, XLA:CPU is not asked to run it: {error.message}")
             continue
@@ -240,7 +240,8 @@ def _without_guilty(answer: Answer, source: Source | None, extras: Extras) -> st
     """Flags with which the stage before, compiled again, is not made wrong by the same pass."""
     if extras.core or _platform(source) != "cpu":
         return " ".join(extras.flags)
-    names = dict.fromkeys(one.pass_name for one in answer.culprits if one.fuel is None and one.pass_name not in _NEEDED)
+    kept = _NEEDED | ALWAYS_THERE
+    names = dict.fromkeys(one.pass_name for one in answer.culprits if one.fuel is None and one.pass_name not in kept)
     return " ".join([*extras.flags, *([f"--xla_disable_hlo_passes={','.join(names)}"] if names else [])])
 
 
@@ -359,7 +360,7 @@ def report(
     if "minimal.hlo" in files:
         yield "- `minimal.hlo`: the smallest module found that still shows the fault"
     if "before.hlo" in files and answer.verdict == "wrong-stage" and not any(one.fuel for one in answer.culprits):
-        for name in dict.fromkeys(one.pass_name for one in answer.culprits):
+        for name in dict.fromkeys(one.pass_name for one in answer.culprits if one.pass_name not in ALWAYS_THERE):
             tool = f"hlo-opt --platform={_platform(source)} --passes={name} before.hlo"
             yield f"- the one pass: `{tool}`, and compare with `after.hlo`"
     if "run.ledger" in files:

@@ -49,7 +49,7 @@ class Portable:
 
 
 def portable(text: str, *, native: bool) -> Portable:
-    """The module for XLA:CPU; as it is where nothing stands in the way. `native`: XLA:CPU has made it.
+    """The module for XLA:CPU; as it is where nothing stands in the way. `native`: XLA:CPU has run it as it is.
 
     Raises UnsupportedError for what cannot be said without layouts or on one device.
     """
@@ -85,7 +85,7 @@ def portable(text: str, *, native: bool) -> Portable:
 
 
 def _needs(module: HloModule) -> list[str]:
-    """What keeps XLA:CPU from taking a module of another back end, in words."""
+    """What keeps XLA:CPU from taking a stage of a compile, its own late ones too, in words."""
     found: list[str] = []
     every = list(module.instructions())
     if any(one.opcode in OPENED for one in every):

@@ -41,10 +41,12 @@ def test_the_line_of_a_row_is_its_own_or_that_of_its_innermost_frame() -> None:
     assert line_of(None) is None and line_of("text") is None
 
 
-def test_an_allocation_is_fullest_where_most_bytes_live() -> None:
-    values = [(10, (0, 4)), (30, (3, 5)), (30, (5, 9)), (8, None)]
+def test_an_allocation_is_fullest_where_most_of_it_is_lived_in() -> None:
+    # The two of 30 bytes at step 5 lie over one another; at step 3 nothing does.
+    values = [(0, 10, (0, 4)), (10, 30, (3, 5)), (10, 30, (5, 9)), (90, 8, None)]
     row = BufferRow(
-        0, 128, 1, "temp", tuple(BufferValue(f"v{at}", "{}", size, 0, live) for at, (size, live) in enumerate(values))
-    )
-    assert fullest(row) == 5
-    assert fullest(BufferRow(0, 8, 0, "parameter", ())) == 0
+        0, 128, 1, "temp",
+        tuple(BufferValue(f"v{at}", "{}", size, offset, live) for at, (offset, size, live) in enumerate(values)),
+    )  # fmt: skip
+    assert fullest(row) == (3, 40)
+    assert fullest(BufferRow(0, 8, 0, "parameter", ())) == (0, 0)

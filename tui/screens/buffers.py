@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _BAR = 14
 _NAMED_CHANGE = re.compile(r"(?P<word>drop:|dtype:)%?(?P<name>[^=\s]+)(?P<rest>=.*)?")
 """A change that names a value; the name may be one of an earlier stage."""
+_TRIED = 300
+"""Steps that are looked at for the fullest one, those first where the sizes of values add up to most."""
 _RISKS = "wrong sharing of memory, and donations that were lost"
 _VIEWS = ("peak", "lines", "allocations", "values", "hazards")
 
@@ -136,7 +138,7 @@ the map: offsets downwards, steps of the schedule across; ┆ is the fullest ste
     def _show_allocation(self) -> None:
         one = self._allocation
         if one is not None and self._data is not None:
-            peak = self._data.peak_step if _in_peak(self._data, one) else fullest(one)
+            peak = self._data.peak_step if _in_peak(self._data, one) else fullest(one)[0]
             self.query_one(BufferMap).show(one, self._data.steps, peak)
             self._moved()
 
@@ -455,21 +457,38 @@ def _in_peak(data: MapData, one: BufferRow) -> bool:
     return not data.spaces or one.color == data.spaces[0][0]
 
 
-def fullest(one: BufferRow) -> int:
-    """The first step at which most bytes of an allocation are in use."""
+def fullest(one: BufferRow) -> tuple[int, int]:
+    """The step at which most bytes of an allocation are in use, and how many: values may lie over one another."""
     change: Counter[int] = Counter()
     for value in one.values:
         if value.live is not None:
             change[value.live[0]] += value.size
             change[value.live[1] + 1] -= value.size
     steps = sorted(change)
-    used = list(accumulate(change[step] for step in steps))
-    return steps[used.index(max(used))] if used else 0
+    bounds = sorted(zip(accumulate(change[step] for step in steps), steps, strict=True), key=lambda at: (-at[0], at[1]))
+    found = (0, 0)
+    for bound, step in bounds[:_TRIED]:
+        if bound <= found[1]:
+            break
+        size = _covered(one, step)
+        if size > found[1]:
+            found = step, size
+    return found
+
+
+def _covered(one: BufferRow, step: int) -> int:
+    """Bytes of an allocation that some value lies in at a step."""
+    alive = (value for value in one.values if value.live is not None and value.live[0] <= step <= value.live[1])
+    end = covered = 0
+    for low, high in sorted((value.offset, value.offset + value.size) for value in alive):
+        covered += max(0, high - max(low, end))
+        end = max(end, high)
+    return covered
 
 
 def _elsewhere(data: MapData, one: BufferRow) -> tuple[str, list[Line]]:
     """What is alive in an allocation of another memory space when that is at its fullest."""
-    step = fullest(one)
+    step, covered = fullest(one)
     alive = [value for value in one.values if value.live is not None and value.live[0] <= step <= value.live[1]]
     alive.sort(key=lambda value: (-value.size, value.name))
     most = max((value.size for value in alive), default=0)
@@ -483,8 +502,7 @@ def _elsewhere(data: MapData, one: BufferRow) -> tuple[str, list[Line]]:
         )  # fmt: skip
         lines.append(Line("".join(text for text, _ in parts), "", value.name, differs=parts, item=value))
     space = next((name for color, name, _ in data.spaces if color == one.color), str(one.color))
-    used = show_bytes(sum(value.size for value in alive))
-    heading = f"alive in {space} memory at its fullest: {used} at step {step:,}"
+    heading = f"alive in {space} memory at its fullest: {show_bytes(covered)} at step {step:,}"
     return heading, lines or list(note("no value's life is known"))
 
 

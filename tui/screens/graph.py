@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from hloscope.core.text.module_index import ModuleIndex
+    from hloscope.core.views.data import WhyFacts
     from hloscope.core.views.run import Run
 
 MOST = 8
@@ -120,10 +121,22 @@ a fusion, loop or call is one node; z goes inside, and from a parameter of the i
         start = index.find(self._name) if self._name else None
         if start is None and self._name:
             self.say(f"stage {self._stage} has no {self._name}")
+            self._ask_where(self._stage, self._name)
         if start is None:
             entry = index.entry
             start = entry.root if entry is not None else -1
         self._begin(start)
+
+    def _ask_where(self, stage: int | None, name: str) -> None:
+        """Which stages have an instruction that this one has not."""
+
+        def put(facts: WhyFacts) -> None:
+            last = facts.passes[-1] if facts.passes else None
+            now = f", there now as {last.other}" if last is not None and last.other else ""
+            span = f"stages {facts.first_stage:,} to {facts.last_stage:,} have it"
+            self.say(f"stage {stage} has no {name}: {span}{now}")
+
+        self.ask_core(lambda work: self.run.why(name, cancelled=work.cancelled), put, group="where")
 
     def _begin(self, node: int) -> None:
         index = self._index

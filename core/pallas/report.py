@@ -416,7 +416,7 @@ def _untraced(report: PallasReport, traced: Trace, target: str | None) -> list[F
     calls, _ = scan_file(report.path, None, target)
     found: list[Finding] = []
     for one in calls:
-        if one.line is None or (os.path.realpath(one.file), one.line) in seen or one.function in refused:
+        if (os.path.realpath(one.file), one.line) in seen or one.function in refused:
             continue
         name = one.function or one.name
         text = f"the pallas_call of {name} was not traced: no function with defaults that give shapes reaches it"

@@ -413,7 +413,7 @@ def test_a_change_without_a_report_is_in_the_timeline(tmp_path: Path) -> None:
         ctx = PassContext(ledger)
         compile_module(loaded(), [HloPassPipeline("p", passes)], ctx)
     assert [run.name for run in ctx.runs if run.touched] == ["tries", "liar"]
-    rows = {row.pass_name: row for row in load(path).passes}
+    rows = {row.pass_name: row for row in load(str(path)).passes}
     assert (rows["tries"].changed, rows["tries"].unannounced) == (False, None)
     assert (rows["liar"].changed, rows["liar"].unannounced) == (True, "liar … idle")
     with LedgerReader(path) as reader:

@@ -47,15 +47,6 @@ def copied_shapes(run: Run, row: CopyRow) -> list[tuple[str, str]]:
     return out
 
 
-def cause_of_copy(run: Run, name: str) -> CopyRow | None:
-    """The copy of that name, or that goes on under it, with its cause; None where none is told of."""
-    from hloscope.core.views.copies import copies
-
-    rows = copies(run, remedies=False, every=True).rows
-    own = next((row for row in rows if row.copy == name), None)
-    return own or next((row for row in rows if name in row.also), None)
-
-
 _KERNEL_TARGETS = ("tpu_custom_call", "__gpu$xla.gpu.triton", "triton_kernel_call", "mosaic_gpu")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 

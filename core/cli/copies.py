@@ -10,7 +10,7 @@ import click
 from hloscope.core.cli.opening import module_option, opened, say_notes
 from hloscope.core.cli.output import Column, TableOptions, emit_table, select_rows, table_options
 from hloscope.core.cli.progress import progress
-from hloscope.core.views.copies import CopyRow, Link, copies
+from hloscope.core.views.copies import CopyCause, CopyRow, Link, copies
 
 
 @click.command("copies", epilog="Example: hloscope copies dump/ --sort -bytes --limit 5")
@@ -94,16 +94,7 @@ def _rows(rows: tuple[CopyRow, ...]) -> Iterator[dict[str, object]]:
             "to_layout": row.to_layout,
             "bytes": row.bytes,
             "times": row.times,
-            "cause": {
-                "kind": row.cause.kind,
-                "instruction": row.cause.instruction,
-                "sentence": row.cause.sentence,
-                "stage": row.cause.stage,
-                "pass": row.cause.pass_name,
-                "chain": _links(row.cause.chain),
-                "given": _links(row.cause.given),
-                "lost": None if row.cause.lost is None else dataclasses.asdict(row.cause.lost),
-            },
+            "cause": cause_keys(row.cause),
             "source": [dataclasses.asdict(one) for one in row.source],
             "remedy": None if row.remedy is None else dataclasses.asdict(row.remedy),
             "kind": row.cause.kind,
@@ -117,6 +108,20 @@ def _rows(rows: tuple[CopyRow, ...]) -> Iterator[dict[str, object]]:
             "inside": row.inside,
             "free": row.free,
         }
+
+
+def cause_keys(cause: CopyCause) -> dict[str, object]:
+    """A copy's cause as every command's ``--json`` gives it."""
+    return {
+        "kind": cause.kind,
+        "instruction": cause.instruction,
+        "sentence": cause.sentence,
+        "stage": cause.stage,
+        "pass": cause.pass_name,
+        "chain": _links(cause.chain),
+        "given": _links(cause.given),
+        "lost": None if cause.lost is None else dataclasses.asdict(cause.lost),
+    }
 
 
 def _links(links: tuple[Link, ...]) -> list[dict[str, object]]:

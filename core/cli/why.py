@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+from hloscope.core.cli.copies import cause_keys
 from hloscope.core.cli.opening import module_option, opened
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.cli.progress import progress
 from hloscope.core.cli.why_pair import why_pair_command
 from hloscope.core.errors import UsageError
 from hloscope.core.layout.explain import LayoutChain
+from hloscope.core.views.copies import CopyRow, cause_of_copy
 from hloscope.core.views.data import BufferPlace, EventRow, HistoryStep, WhyFacts
 from hloscope.core.views.fusion import FusionRow
 from hloscope.core.views.why import part_changes
+
+if TYPE_CHECKING:
+    from hloscope.core.views.run import Run
 
 _SHOWN_NAMES = 8
 _SHOWN_FRAMES = 6
@@ -62,9 +69,18 @@ def command(
     with opened(path, module) as run:
         with progress("following the instruction") as report:
             facts = run.why(name, stage=stage, progress=report)
+            copy = _copy(run, facts)
         names = {step.name for step in facts.passes} | {facts.name}
         events = [event for one in sorted(names) for event in run.events(subject=one)]
-        emit_object(_keys(facts, events), as_json, _text(facts, events), source=run.source)
+        keys = {**_keys(facts, events), "copy": copy and {"operand": copy.operand, "cause": cause_keys(copy.cause)}}
+        emit_object(keys, as_json, _text(facts, events, copy), source=run.source)
+
+
+def _copy(run: Run, facts: WhyFacts) -> CopyRow | None:
+    """What is known of a copy's cause, where there are stages that can tell it."""
+    if facts.opcode != "copy" or len(run) < 2:
+        return None
+    return cause_of_copy(run, facts.name)
 
 
 def _keys(facts: WhyFacts, events: list[EventRow]) -> dict[str, object]:
@@ -111,7 +127,7 @@ def _step(step: HistoryStep) -> dict[str, object]:
     }
 
 
-def _text(facts: WhyFacts, events: list[EventRow]) -> str:
+def _text(facts: WhyFacts, events: list[EventRow], copy: CopyRow | None) -> str:
     lines = [facts.instruction, ""]
     inside = f"{facts.computation}{' (its root)' if facts.is_root else ''}"
     if facts.called_by:
@@ -135,6 +151,10 @@ def _text(facts: WhyFacts, events: list[EventRow]) -> str:
     lines.append("")
     for step in facts.passes:
         lines += _history(step)
+    if copy is not None:
+        change = f"{copy.operand}: {copy.from_layout} to {copy.to_layout}"
+        lines += ["", "Why this copy:", f"  copies {change}", f"  {copy.cause.kind}: {copy.cause.sentence}"]
+        lines.append("  hloscope copies PATH shows all of them, with what would remove them")
     if facts.fusion:
         lines += _fusions(facts.fusion)
     if facts.buffer is not None:

@@ -154,6 +154,13 @@ class CopiesAnswer:
     """What could not be told, and where our own pass was run, one sentence each."""
 
 
+def cause_of_copy(run: Run, name: str) -> CopyRow | None:
+    """The copy of that name, or that goes on under it, with its cause; None where none is told of."""
+    rows = copies(run, remedies=False, every=True).rows
+    own = next((row for row in rows if row.copy == name), None)
+    return own or next((row for row in rows if name in row.also), None)
+
+
 def copies(
     run: Run,
     *,

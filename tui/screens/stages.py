@@ -24,7 +24,6 @@ from hloscope.tui.content import (
 )
 from hloscope.tui.far import call
 from hloscope.tui.navigation import Place
-from hloscope.tui.questions import cause_of_copy
 from hloscope.tui.screens.base import RunScreen, Work
 from hloscope.tui.search import with_source_lines
 from hloscope.tui.show import counted
@@ -348,6 +347,8 @@ class StagesScreen(RunScreen):
         def put(row: CopyRow | None) -> None:
             if row is not None and self._view == "why" and self._subject.removeprefix("%") == name:
                 self._pane.add(copy_lines(row))
+
+        from hloscope.core.views.copies import cause_of_copy  # a large import, for copies alone
 
         self.ask_core(lambda work: call(cause_of_copy, self.run, name), put, group="cause")
 

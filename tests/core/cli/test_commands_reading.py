@@ -293,6 +293,14 @@ def test_why_has_the_promised_keys(hloscope: Hloscope, dump: Path) -> None:
     assert name in hloscope("why", dump, f"%{name}").out
 
 
+def test_why_of_a_copy_gives_the_cause_that_copies_gives(hloscope: Hloscope, fixtures: Path) -> None:
+    told = hloscope("copies", fixtures / "dumps/cpu", "--json").json["rows"][0]
+    answer = hloscope("why", fixtures / "dumps/cpu", told["copy"], "--json").json
+    assert answer["copy"] == {"operand": told["operand"], "cause": told["cause"]}
+    assert told["cause"]["sentence"] in hloscope("why", fixtures / "dumps/cpu", told["copy"]).out
+    assert hloscope("why", fixtures / "dumps/cpu", told["operand"], "--json").json["copy"] is None
+
+
 def test_why_of_two_unknown_names_is_one_line(hloscope: Hloscope, dump: Path) -> None:
     outcome = hloscope("why", dump, "no_such_a", "no_such_b")
     assert outcome.code == 2 and "no_such_a" in outcome.err

@@ -128,10 +128,11 @@ def _dead(loop: Loop, ctx: PassContext) -> bool:
     # An element that is handed on unchanged is, after the loop, what it was before.
     passed: dict[int, HloInstruction] = {}
     for i in sorted(needed):
-        start = loop.initial(i)
-        used_inside = any(user is not loop.body.root for e in elements_of(state, i) for user in e.users)
+        start, inside = loop.initial(i), elements_of(state, i)
+        used_inside = any(user is not loop.body.root for e in inside for user in e.users)
         if start is not None and loop.passes_through(i) and not used_inside and not elements_of(tested, i):
-            if loop.body.root.operands.count(loop.following(i)) == 1:
+            # Another element may be made of it, by the same instruction or by one that takes the same element.
+            if sum(operand in inside for operand in loop.body.root.operands) == 1:
                 passed[i] = start
     gone = [i for i in range(loop.width) if i not in needed or i in passed]
     if not gone or len(gone) == loop.width:
@@ -286,6 +287,8 @@ def _few_trips(loop: Loop, ctx: PassContext) -> bool:
     if found is None or found.count is None or found.count > 1:
         return False
     if found.count == 0:
+        if not one.user_count and not one.is_root and not one.parent.is_removable(one):
+            return False  # nobody reads it, and what is in it keeps it
         step = ctx.gate("loop-without-trips", one)
         if not step:
             return False
@@ -293,7 +296,7 @@ def _few_trips(loop: Loop, ctx: PassContext) -> bool:
         one.replace_all_uses_with(start)
         one.parent.remove(one) if not one.user_count and one.parent.is_removable(one) else None
         step.done(detail=f"replaced by %{start.name}")
-        return not one.in_computation
+        return True
     if any(node.has_side_effect for node in loop.body):
         ctx.refuse("loop-of-one-trip", one, "side_effect")
         return False

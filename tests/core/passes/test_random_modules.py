@@ -109,3 +109,77 @@ def test_every_opcode_is_made_or_left_out_for_a_reason() -> None:
         assert list(findings(module)) == []
         seen |= {one.opcode for one in module.instructions()}
     assert set(OPCODES) - seen == set(NOT_MADE)
+
+
+ONE_ELEMENT_TWICE = """HloModule m
+
+condition {
+  p5 = (s32[], f32[], f32[], f32[]) parameter(0)
+  v6 = s32[] get-tuple-element(p5), index=0
+  v10 = s32[] constant(0)
+  ROOT o11 = pred[] compare(v6, v10), direction=LT
+}
+
+body {
+  p12 = (s32[], f32[], f32[], f32[]) parameter(0)
+  v13 = s32[] get-tuple-element(p12), index=0
+  v14 = f32[] get-tuple-element(p12), index=1
+  v15 = f32[] get-tuple-element(p12), index=2
+  v16 = f32[] get-tuple-element(p12), index=2
+  v18 = s32[] constant(1)
+  v19 = s32[] add(v13, v18)
+  ROOT t20 = (s32[], f32[], f32[], f32[]) tuple(v19, v14, v15, v16)
+}
+
+ENTRY main {
+  v1 = f32[] parameter(0)
+  v2 = f32[] parameter(1)
+  v4 = s32[] parameter(2)
+  s22 = (s32[], f32[], f32[], f32[]) tuple(v4, v2, v1, v2)
+  w22 = (s32[], f32[], f32[], f32[]) while(s22), condition=condition, body=body
+  v23 = f32[] get-tuple-element(w22), index=3
+  v24 = f32[] get-tuple-element(w22), index=2
+  ROOT result = (f32[], f32[]) tuple(v23, v24)
+}
+"""
+
+NO_TRIPS_WITH_AN_EFFECT = """HloModule m, replica_count=2
+
+condition {
+  p5 = (s32[], f32[1]) parameter(0)
+  v6 = s32[] get-tuple-element(p5), index=0
+  v8 = s32[] constant(0)
+  ROOT o9 = pred[] compare(v6, v8), direction=LT
+}
+
+add_f32 {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT o = f32[] add(x, y)
+}
+
+body {
+  p10 = (s32[], f32[1]) parameter(0)
+  v11 = s32[] get-tuple-element(p10), index=0
+  v12 = f32[1] get-tuple-element(p10), index=1
+  v13 = f32[1] all-reduce-start(v12), replica_groups={{0,1}}, to_apply=add_f32
+  v14 = f32[1] all-reduce-done(v13)
+  v15 = s32[] constant(1)
+  v16 = s32[] add(v11, v15)
+  ROOT t17 = (s32[], f32[1]) tuple(v16, v12)
+}
+
+ENTRY main {
+  v1 = f32[1] parameter(0)
+  v4 = s32[] constant(0)
+  s19 = (s32[], f32[1]) tuple(v4, v1)
+  w19 = (s32[], f32[1]) while(s19), condition=condition, body=body
+  ROOT v20 = f32[1] get-tuple-element(w19), index=1
+}
+"""
+
+
+@pytest.mark.parametrize("text", [ONE_ELEMENT_TWICE, NO_TRIPS_WITH_AN_EFFECT], ids=["twice", "no-trips"])
+def test_loops_that_random_modules_found(text: str) -> None:
+    check(text, "simplify-while-loops")
+    check(text, "cpu")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import HloscopeError, InternalError
+from hloscope.core.hlo.dependence import depends_on
 from hloscope.core.hlo.verifier import verify
 from hloscope.core.hlo.verifier.options import VerifierOptions, uses_tiles
 from hloscope.core.passes.context import PassContext
@@ -104,16 +105,7 @@ def _ordered(one: HloInstruction, other: HloInstruction, module: HloModule, by_s
     if module.is_scheduled and by_sequence:
         sequence = list(one.parent)
         return sequence.index(one) < sequence.index(other)
-    seen: set[HloInstruction] = set()
-    stack = [other]
-    while stack:
-        node = stack.pop()
-        if node is one:
-            return True
-        if node not in seen:
-            seen.add(node)
-            stack.extend((*node.operands, *node.control_predecessors))
-    return False
+    return depends_on(other, one)
 
 
 # ---------------------------------------------------------------- layouts

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+from hloscope.core.hlo.dependence import depends_on
 from hloscope.core.passes.engine import RulePass
 from hloscope.core.passes.gate import Refusal
 from hloscope.core.passes.rules.base import Answer, Builder, RuleOptions, is_static_array, rule
@@ -76,7 +77,7 @@ class DotMerger:
         if size > self.max_size_mb << 20:
             ctx.refuse("merge-dots", first, "too_large", f"{size} bytes with %{second.name}")
             return False
-        if _reaches(first, second) or _reaches(second, first):
+        if depends_on(second, first) or depends_on(first, second):
             return False
         step = ctx.gate("merge-dots", first, others=(second,))
         if not step:
@@ -104,21 +105,6 @@ def _mergeable(one: HloInstruction) -> bool:
     plain = not (one.control_predecessors or one.control_successors)
     canonical = left.canonical and right.canonical and len(left.free) == 1 == len(right.free)
     return canonical and plain and all(is_static_array(o.shape) for o in (one, *one.operands))
-
-
-def _reaches(source: HloInstruction, target: HloInstruction) -> bool:
-    """Whether `target` depends on `source`."""
-    seen: set[HloInstruction] = set()
-    work = [target]
-    while work:
-        one = work.pop()
-        if one is source:
-            return True
-        if one not in seen:
-            seen.add(one)
-            work.extend(one.operands)
-            work.extend(one.control_predecessors)
-    return False
 
 
 # ---------------------------------------------------------------- dot-strength-reduction

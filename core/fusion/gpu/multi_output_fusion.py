@@ -24,6 +24,7 @@ from hloscope.core.fusion.gpu.multi_output import (
     siblings_refusal,
 )
 from hloscope.core.fusion.gpu.priority_fusion import fusible_computations
+from hloscope.core.hlo.dependence import depends_on
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.shape import Shape
 from hloscope.core.ledger.events import FusionDecision
@@ -109,7 +110,7 @@ class _Computation:
             place = at
             while place < len(readers):
                 second = readers[place]
-                connected = self._reaches(first, second) or self._reaches(second, first)
+                connected = depends_on(second, first) or depends_on(first, second)
                 refusal = siblings_refusal(first, second, parent, connected, device)
                 if not refusal or not self._fuse(first, second, parent.name, refusal):
                     if not refusal:
@@ -127,7 +128,7 @@ class _Computation:
             return
         best: HloInstruction | None = None
         for user in users:
-            cycle = any(operand is not producer and self._reaches(producer, operand) for operand in user.operands)
+            cycle = any(operand is not producer and depends_on(operand, producer) for operand in user.operands)
             refusal = consumer_refusal(producer, user, cycle, self._model)
             if not refusal:
                 self._record(producer, user.name, refusal)
@@ -179,20 +180,6 @@ class _Computation:
     def _next(self) -> int:
         self._steps += 1
         return self._steps - 1
-
-    def _reaches(self, start: HloInstruction, end: HloInstruction) -> bool:
-        """Whether `end` depends on `start`."""
-        seen = {end}
-        stack = [end]
-        while stack:
-            one = stack.pop()
-            if one is start:
-                return True
-            for before in (*one.operands, *one.control_predecessors):
-                if before not in seen:
-                    seen.add(before)
-                    stack.append(before)
-        return False
 
 
 def add_results(fusion: HloInstruction, other: HloInstruction) -> None:

@@ -47,21 +47,17 @@ def check_slices(subject: Subject) -> Iterator[Finding]:
             access.place,
             severity="warning" if access.steps is None else None,
         )
-    if lanes:
-        count = f"{len(lanes)} masked accesses" if len(lanes) > 1 else "one masked access"
+    for places, kind, which in (
+        (lanes, "masked access", "may reach out of range: whether the masks leave those lanes out"),
+        (unknown, "access", "whose index depends on data or on an unbounded loop: the range"),
+    ):
+        if not places:
+            continue
+        count = f"{len(places)} {kind}es" if len(places) > 1 else f"one {kind}"
         yield subject.finding(
             "unsupported",
-            f"{count} of the kernel may reach out of range: whether the masks leave those lanes out is not checked"
-            " (--interpret checks it for one input)",
-            lanes[0],
-        )
-    if unknown:
-        count = f"{len(unknown)} accesses" if len(unknown) > 1 else "one access"
-        yield subject.finding(
-            "unsupported",
-            f"{count} of the kernel whose index depends on data or on an unbounded loop: the range is not checked"
-            " (--interpret checks it for one input)",
-            unknown[0],
+            f"{count} of the kernel {which} is not checked (--interpret checks it for one input)",
+            places[0],
         )
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from hloscope.core import load
+from hloscope.core.dumps.importer import import_dump
 from hloscope.core.views.data import PassRow
 from hloscope.core.views.summary import own_times
 
@@ -35,3 +41,12 @@ def test_a_pass_keeps_its_time_though_a_pipeline_has_its_name() -> None:
     assert names(same) == ["autotuner/wrapper", "autotuner/autotuner", "layout/cse"]
     apart = timeline(("post", "layout_normalization", 1), ("post", "algsimp", 2), ("layout_normalization", "dce", 3))
     assert names(apart) == ["post/layout_normalization", "post/algsimp", "layout_normalization/dce"]
+
+
+@pytest.mark.parametrize("dump", ["cpu_logged", "gpu_metadata"])
+def test_sql_sums_the_rows_that_the_summary_sums(fixtures: Path, tmp_path: Path, dump: str) -> None:
+    path = tmp_path / "run.ledger"
+    import_dump(fixtures / "dumps" / dump, path)
+    with load(str(path)) as run:
+        told = {int(row[0]) for row in run.sql("SELECT stage FROM passes WHERE own_ns IS NOT NULL").rows}
+        assert told and told == {row.index for row in own_times(run.passes) if row.ns is not None}

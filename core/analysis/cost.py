@@ -91,8 +91,11 @@ class Inner:
 class CostAnalysis:
     """Costs of the instructions of one module, worked out on demand and kept until `revisit`."""
 
-    def __init__(self, device: DeviceDescription, counted: Counted = "cycles") -> None:
+    def __init__(self, device: DeviceDescription, counted: Counted = "cycles", *, at_most_once: bool = False) -> None:
         self.device = device
+        self._at_most_once = at_most_once
+        """Whether a kernel keeps what it has computed or read, as those that work on blocks do; one that is emitted
+        element by element does it again for each use."""
         self.counted: Counted = counted
         self._costs: dict[HloInstruction, Cost] = {}
         self._inner: dict[HloInstruction, Inner] = {}
@@ -298,6 +301,8 @@ class CostAnalysis:
             for use in here.roots:
                 here.utilization = f32(here.utilization + utilization[use])
                 here.times_emitted = f32(here.times_emitted + emitted[use])
+            if self._at_most_once:
+                here.utilization = min(1.0, here.utilization)
             flops = self.single(flops + self.single(here.utilization * costs[one].flops))
             total_emitted = f32(total_emitted + here.times_emitted)
             through = _passes_through(one)
@@ -313,6 +318,8 @@ class CostAnalysis:
                 else:
                     wanted = f32(math.ceil(f32(wanted * f32(count))) / f32(count))
                 utilization[operand] = f32(utilization[operand] + wanted)
+                if self._at_most_once:
+                    utilization[operand] = min(1.0, utilization[operand])
                 emitted[operand] += int(here.times_emitted)
         cost.flops = flops
         cost.ir_size = total_emitted

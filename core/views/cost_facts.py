@@ -2,9 +2,9 @@
 
 The instruction is read alone, with parameters in place of its operands and with what it calls, so that the cost of a
 line in a module of any size is known at once. Operations are counted as XLA reports a program's (one an element,
-transcendental ones apart), bytes as the cost analysis of XLA:GPU has them; the times are those of a kernel that is
-limited by nothing else: products at the rate of the matrix units, other operations at the cycles that XLA measured for
-each, bytes at the memory's bandwidth.
+transcendental ones apart), bytes as the cost analysis of XLA:GPU has them, but an operand at most once. The times are
+those of a kernel that is limited by nothing else: products at the rate of the matrix units, other operations at the
+cycles that XLA measured for each, bytes at the memory's bandwidth.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hloscope.core.analysis.cost import CostAnalysis
+from hloscope.core.analysis.cost import CostAnalysis, shape_bytes
 from hloscope.core.analysis.device import DeviceDescription, load_device
 from hloscope.core.analysis.flop_counts import CONVOLUTIONS, GEMMS
 from hloscope.core.errors import HloscopeError, InternalError
@@ -76,26 +76,37 @@ def cost_facts(index: ModuleIndex, i: int, device: DeviceDescription | None = No
         if module is None or any(one.severity == "error" for one in found):
             return None
         device = device if device is not None else load_device()
-        costs = CostAnalysis(device)
         root = module.entry.root
         assert root is not None
+        costs, counts, transcendental, products = (
+            CostAnalysis(device, counted, at_most_once=_on_blocks(root))
+            for counted in ("cycles", "flops", "transcendentals", "products")
+        )
         written = int(costs.output_bytes(root))
-        read = sum(int(costs.operand_bytes(root, one)) for one in dict.fromkeys(root.operands))
-        flops = CostAnalysis(device, "flops").flops(root)
-        transcendentals = CostAnalysis(device, "transcendentals").flops(root)
-        compute = _compute_ns(device, module, costs.flops(root), root)
+        # From memory an operand comes once; a kernel that reads it again for each use finds it in a cache.
+        read = sum(
+            min(int(costs.operand_bytes(root, one)), sum(shape_bytes(leaf) for _, leaf in one.shape.leaves()))
+            for one in dict.fromkeys(root.operands)
+        )
+        flops = counts.flops(root)
+        transcendentals = transcendental.flops(root)
+        compute = _compute_ns(device, module, costs.flops(root), products.flops(root))
     except (HloscopeError, InternalError, ValueError, AssertionError, LookupError, TypeError, AttributeError):
         return None  # half-typed text
     moved = (read + written) / device.memory_bandwidth * 1e9
     return CostFacts(flops, transcendentals, read, written, device.name, compute, moved)
 
 
-def _compute_ns(device: DeviceDescription, module: HloModule, cycles: int, root: HloInstruction) -> float:
+def _on_blocks(root: HloInstruction) -> bool:
+    """Whether the kernel is Triton's, cuDNN's or another's that computes each value of a block once."""
+    return root.opcode == "fusion" and root.attr("kind") == "kCustom"
+
+
+def _compute_ns(device: DeviceDescription, module: HloModule, cycles: int, products: int) -> float:
     ordinary = device.core_count * device.fpus_per_core * device.clock_rate_ghz * 2
     kinds = [one for body in module.computations for one in body.instructions if one.opcode in _PRODUCTS]
     if not kinds:
         return cycles / ordinary
-    products = CostAnalysis(device, "products").flops(root)
     widths = {max(1, operand.shape.type.bits // 8) for one in kinds for operand in one.operands[:2]}
     rate = device.matrix_rates.get(min(max(widths), 8))
     fast = ordinary if rate is None else device.core_count * rate.units_per_core * rate.ops_per_clock * 2

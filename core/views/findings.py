@@ -8,8 +8,10 @@ the whole, those about the module (schedules, aliases, channels) are left to the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import HloscopeError
@@ -29,6 +31,9 @@ _TILED = "f32[8,128]{1,0:T(8,128)}"
 _LOCAL = ("shape", "instruction")
 _NOT_LOCAL = frozenset({"thread", "async-computation"})
 _STANDS_IN = "stands.in.for"
+_BETWEEN = "\n\n"
+_MOST_LOOKS = 3
+"""At computations of a text with faults, each without those that the reader did not take the time before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +64,69 @@ def findings_of_computations(index: ModuleIndex, numbers: Iterable[int]) -> list
 
     None where they are too large for a quick answer, or name what the text does not define.
     """
-    wanted = sorted(set(numbers))
-    callers = {number: index.callers(number)[:_MOST_CALLERS] for number in wanted}
+    found, faulty = _looked_at(index, sorted(set(numbers)), frozenset())
+    return None if faulty or found is None else found
+
+
+def findings_of_whole_computations(index: ModuleIndex, faults: Iterable[int] = ()) -> list[Finding]:
+    """What the verifier finds in those computations of a text with faults that have none: neither one that the index
+    knows nor one at the offsets `faults`.
+
+    A computation that calls one with a fault, or one that the text does not define, is left out with it. Nothing is
+    said of a text whose header has the fault, or that is too large for a quick answer.
+    """
+    wrong = [*faults, *(one.offset for one in index.errors)]
+    bodies = index.computations
+    if not bodies or any(offset < bodies[0].span[0] for offset in wrong):
+        return []
+    if any(one.span[0] < before.span[1] for before, one in pairwise(bodies)):
+        return []
+    broken = {
+        number
+        for number, one in enumerate(bodies)
+        if index.source[one.span[1] - 1] != "}" or any(one.span[0] <= at <= one.span[1] for at in wrong)
+    }
+    for _ in range(_MOST_LOOKS):
+        broken = _with_callers(index, broken)
+        whole = [number for number in range(len(bodies)) if number not in broken]
+        if not whole:
+            return []
+        found, faulty = _looked_at(index, whole, broken)
+        if found is None:
+            return []
+        if not faulty:
+            return found
+        # The reader finds more than the index: what it does not take is broken, too.
+        broken |= faulty
+    return []
+
+
+def _with_callers(index: ModuleIndex, broken: Iterable[int]) -> set[int]:
+    """These computations, and all that come to call one of them or one that is not there."""
+    out = set(broken)
+    for number, one in enumerate(index.computations):
+        if any(called < 0 for i in range(one.begin, one.end) for called in index.called(i)):
+            out.add(number)
+    waiting = list(out)
+    while waiting:
+        for i in index.callers(waiting.pop()):
+            home = index.computation_of(i)
+            if home not in out:
+                out.add(home)
+                waiting.append(home)
+    return out
+
+
+def _looked_at(index: ModuleIndex, wanted: list[int], broken: Collection[int]) -> tuple[list[Finding] | None, set[int]]:
+    """What the verifier finds in computations and in the calls of them that stand in none of the `broken`; and those
+    that the reader does not take, of which the calls count as those around them. None where they are too large."""
+    callers = {
+        number: [i for i in index.callers(number) if index.computation_of(i) not in broken][:_MOST_CALLERS]
+        for number in wanted
+    }
     needed = _needed(index, [*wanted, *(one for rows in callers.values() for i in rows for one in index.called(i))])
     if needed is None:
-        return None
+        return None, set()
     bodies = [index.source[slice(*index.computation(number).span)] for number in needed]
     entry = index.columns.entry
     rows = list(dict.fromkeys(i for group in callers.values() for i in group if index.computation_of(i) not in wanted))
@@ -71,9 +134,14 @@ def findings_of_computations(index: ModuleIndex, numbers: Iterable[int]) -> list
         bodies.append(_caller(index, rows))
     told = index.header_attributes
     header = "".join(f", {key}={told[key]}" for key in _HEADER if key in told)
-    found = findings_of_text("\n\n".join([f"HloModule part{header}", *bodies, ""]))
-    if any(one.severity == "error" for one in found.reader):
-        return None
+    parts = [f"HloModule part{header}", *bodies, ""]
+    found = findings_of_text(_BETWEEN.join(parts))
+    wrong = [one.offset for one in found.reader if one.severity == "error"]
+    if wrong:
+        starts = list(accumulate((len(part) + len(_BETWEEN) for part in parts), initial=0))[1:]
+        places = [bisect_right(starts, offset) - 1 for offset in wrong]
+        faulty = {needed[place] for place in places if 0 <= place < len(needed)}
+        return (None, set()) if len(faulty) == 0 else ([], faulty)
     inside = {index.computation(number).name for number in wanted}
     calling = {index.name(i): index.computation(index.computation_of(i)).name for i in rows}
     out: list[Finding] = []
@@ -85,7 +153,7 @@ def findings_of_computations(index: ModuleIndex, numbers: Iterable[int]) -> list
             out.append(one)
         elif one.computation == _STANDS_IN and one.instruction in calling:
             out.append(Finding(one.code, one.message, calling[one.instruction], one.instruction))
-    return out
+    return out, set()
 
 
 def _needed(index: ModuleIndex, waiting: list[int]) -> list[int] | None:

@@ -15,7 +15,7 @@ from lsprotocol import types
 
 from hloscope.core.errors import Diagnostic, UsageError
 from hloscope.core.views.advice import advise
-from hloscope.core.views.findings import findings_of_text
+from hloscope.core.views.findings import findings_of_text, findings_of_whole_computations
 from hloscope.core.views.mesh_advice import misfits
 from hloscope.lsp.checker import MOST_INSTRUCTIONS, Checker
 from hloscope.lsp.convert import to_diagnostic
@@ -46,7 +46,10 @@ def from_index(reading: Reading) -> list[types.Diagnostic] | None:
     says all there is about as soon."""
     index = reading.index
     if index.instruction_count <= _AT_ONCE:
-        return _shown(reading, list(index.diagnostics)) if index.errors else None
+        if not index.errors:
+            return None
+        # A fault in one computation hides nothing in those that are whole.
+        return _shown(reading, [*index.diagnostics, *_placed(reading, findings_of_whole_computations(index))])
     return _shown(reading, [*index.diagnostics, *_placed(reading, reading.verified.findings(reading))])
 
 
@@ -104,7 +107,11 @@ def _all(
 ) -> list[types.Diagnostic]:
     index = reading.index
     out = list(found)
-    if not any(one.severity == "error" for one in out):
+    faults = [one.offset for one in out if one.severity == "error"]
+    if faults:
+        small = index.instruction_count <= _AT_ONCE
+        out += _placed(reading, findings_of_whole_computations(index, faults) if small else ())
+    else:
         placed = list(_placed(reading, broken))
         out += [*placed, *(_advice(index, placed) if advice else ())]
     lines = {one.line for one in out}

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from hloscope.core.text.module_index import ModuleIndex
+from hloscope.core.views.findings import findings_of_text, findings_of_whole_computations
+
 URI = "file:///large/verified.hlo"
 SHAPE = "f32[8]{0}"
 
@@ -73,3 +76,57 @@ def test_findings_of_a_large_text_come_stay_move_and_go(shared: Any, lines: list
     replace(client, 6, 0, "HloModule m", lines, result)
     [(code, _)] = findings(client, 6, until=1)
     assert code == "entry-result"
+
+
+HALF = """HloModule half
+
+%callee (q: f32[4]) -> f32[4] {
+  %q = f32[4]{0} parameter(0), metadata={op_name="größe🚀/x"}
+  ROOT %r = f32[4]{0} negate(%q)
+}
+
+%other (s: f32[4]) -> f32[4] {
+  %s = f32[4]{0} parameter(0)
+  ROOT %k = f32[4]{0} call(%s), to_apply=%callee
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4]{0} parameter(0)
+  %b = f32[4]{0} add(%x, %x)
+  %k2 = f32[4]{0} call(%b), to_apply=%other
+  ROOT %z = f32[4]{0} subtract(%k2, %x)
+}
+"""
+
+
+@pytest.mark.parametrize(("old", "new"), [("(%k2, %x)", "(%k3, %x)"), ("add(%x, %x)", "add(%x, "), ("x)\n}\n", "x)\n")])
+def test_a_fault_in_one_computation_hides_nothing_in_the_others(shared: Any, old: str, new: str) -> None:
+    client, uri = shared.client, f"file:///half{len(new)}.hlo"
+    text = HALF.replace("negate(%q)", "negate(%q, %q)")
+    client.open(uri, text.replace(old, new))
+    found = client.diagnostics(uri, 1)
+    assert len(found) == 2
+    assert ("operand-count", 4) in [(one["code"], one["range"]["start"]["line"]) for one in found]
+
+
+def test_what_calls_a_computation_with_a_fault_is_left_out() -> None:
+    def codes(text: str) -> list[tuple[str, str | None]]:
+        found = findings_of_whole_computations(ModuleIndex.from_text(text))
+        return [(one.code, one.computation) for one in found]
+
+    # The fault of %main shows, that of %other would need %callee as it will be.
+    text = HALF.replace("ROOT %k = f32[4]{0}", "ROOT %k = f32[5]{0}").replace("f32[4]{0} add", "f32[5]{0} add")
+    assert {computation for _, computation in codes(text)} == {"other", "main"}
+    assert codes(text.replace("negate(%q)", "negate(%qq)")) == []
+    assert codes(text.replace("HloModule half", "HloModule half, is_sche={")) == []
+
+
+def test_half_typed_text_has_no_false_findings() -> None:
+    assert not findings_of_text(HALF).reader and not findings_of_text(HALF).broken
+    for at in range(0, len(HALF), 3):
+        rest = HALF.find("\n", at)
+        for text in (HALF[:at], HALF[:at] + HALF[rest:]):
+            index = ModuleIndex.from_text(text)
+            faults = [one.offset for one in findings_of_text(text).reader if one.severity == "error"]
+            if index.errors or faults:
+                assert findings_of_whole_computations(index, () if index.errors else faults) == [], text[:at][-40:]

@@ -241,7 +241,7 @@ def _callee(node: ast.Call) -> str:
 
 def _site(node: ast.Call, function: str | None, scope: Scope) -> Site:
     given = {word.arg: word.value for word in node.keywords if word.arg}
-    spec = _follow(given.get("grid_spec"), scope)
+    spec = follow(given.get("grid_spec"), scope)
     prefetch: int | None = 0
     if isinstance(spec, ast.Call):
         given |= {word.arg: word.value for word in spec.keywords if word.arg and word.arg not in given}
@@ -253,7 +253,7 @@ def _site(node: ast.Call, function: str | None, scope: Scope) -> Site:
     name = given.get("name")
     title = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else kernel or "pallas_call"
     out_shape = given.get("out_shape", node.args[1] if len(node.args) > 1 else None)
-    params = _follow(given.get("compiler_params"), scope)
+    params = follow(given.get("compiler_params"), scope)
     semantics: tuple[str, ...] = ()
     backend = None
     if isinstance(params, ast.Call):
@@ -261,7 +261,7 @@ def _site(node: ast.Call, function: str | None, scope: Scope) -> Site:
         hint = ast.unparse(owner).lower() if owner is not None else _callee(params).lower()
         backend = "triton" if "triton" in hint else "tpu" if "tpu" in hint else None
         words = next((w.value for w in params.keywords if w.arg == "dimension_semantics"), None)
-        semantics = tuple(_word(one, scope) for one in getattr(_follow(words, scope), "elts", []))
+        semantics = tuple(_word(one, scope) for one in getattr(follow(words, scope), "elts", []))
     known_grid = "grid" in given or spec is None
     return Site(
         node, function, kernel, str(title), _grid(given.get("grid"), scope) if known_grid else None, prefetch,
@@ -272,20 +272,21 @@ def _site(node: ast.Call, function: str | None, scope: Scope) -> Site:
 
 def _word(node: ast.expr, scope: Scope) -> str:
     """What is said of a dimension, as a string or a member of jax's enumeration."""
-    node = _follow(node, scope) or node
+    node = follow(node, scope) or node
     if isinstance(node, ast.Attribute) and node.attr.isupper():
         return node.attr.lower()
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else UNKNOWN_WORD
 
 
-def _follow(node: ast.expr | None, scope: Scope, depth: int = 0) -> ast.expr | None:
+def follow(node: ast.expr | None, scope: Scope, depth: int = 0) -> ast.expr | None:
+    """What a name stands for; the expression itself where it is none, or where the text does not say."""
     while isinstance(node, ast.Name) and depth < 8 and node.id not in scope.repeated and node.id in scope.values:
         node, depth = scope.values[node.id], depth + 1
     return node
 
 
 def _kernel_name(node: ast.expr | None, scope: Scope) -> str | None:
-    node = _follow(node, scope)
+    node = follow(node, scope)
     if isinstance(node, ast.Call) and _callee(node) == "partial" and node.args:
         node = node.args[0]
     if isinstance(node, ast.Name):
@@ -296,7 +297,7 @@ def _kernel_name(node: ast.expr | None, scope: Scope) -> str | None:
 def _grid(node: ast.expr | None, scope: Scope) -> tuple[int | None, ...] | None:
     if node is None:
         return ()
-    node = _follow(node, scope)
+    node = follow(node, scope)
     if isinstance(node, ast.Tuple | ast.List):
         return tuple(_number(one, scope) for one in node.elts)
     found = _number(node, scope)
@@ -304,11 +305,11 @@ def _grid(node: ast.expr | None, scope: Scope) -> tuple[int | None, ...] | None:
 
 
 def _specs(node: ast.expr | None, scope: Scope) -> list[Spec] | None:
-    node = _follow(node, scope)
+    node = follow(node, scope)
     entries = node.elts if isinstance(node, ast.Tuple | ast.List) else [node] if node is not None else []
     found: list[Spec] = []
     for entry in entries:
-        entry = _follow(entry, scope)
+        entry = follow(entry, scope)
         if not isinstance(entry, ast.Call) or not _callee(entry).endswith("BlockSpec"):
             return None
         found.append(_spec(entry, scope))
@@ -318,7 +319,7 @@ def _specs(node: ast.expr | None, scope: Scope) -> list[Spec] | None:
 def _spec(node: ast.Call, scope: Scope) -> Spec:
     given = {word.arg: word.value for word in node.keywords if word.arg}
     shape = given.get("block_shape", node.args[0] if node.args else None)
-    mapped = _follow(given.get("index_map", node.args[1] if len(node.args) > 1 else None), scope)
+    mapped = follow(given.get("index_map", node.args[1] if len(node.args) > 1 else None), scope)
     if isinstance(mapped, ast.Name):
         function: Any = scope.functions.get(mapped.id)
     else:
@@ -326,12 +327,12 @@ def _spec(node: ast.Call, scope: Scope) -> Spec:
     space = given.get("memory_space")
     dims: tuple[int | None, ...] | None = None
     kinds: list[str] = []
-    shape = _follow(shape, scope)
+    shape = follow(shape, scope)
     if isinstance(shape, ast.Tuple | ast.List):
         values: list[int | None] = []
         for entry in shape.elts:
             kind = "blocked"
-            inner = _follow(entry, scope)
+            inner = follow(entry, scope)
             if isinstance(inner, ast.Constant) and inner.value is None:
                 kind, value = "squeezed", 1
             elif isinstance(inner, ast.Call) and _callee(inner) in ("Element", "BoundedSlice", "Indirect", "Blocked"):
@@ -349,7 +350,7 @@ def _spec(node: ast.Call, scope: Scope) -> Spec:
 
 
 def _shapes(node: ast.expr | None, scope: Scope) -> list[tuple[int, ...] | None]:
-    node = _follow(node, scope)
+    node = follow(node, scope)
     entries = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
     found: list[tuple[int, ...] | None] = []
     for entry in entries:
@@ -363,7 +364,7 @@ def _array_shape(node: ast.expr | None, scope: Scope, depth: int = 0) -> tuple[i
     if array is None or depth > 8:
         return None
     given = {word.arg: word.value for word in array.keywords}
-    dims = _follow(given.get("shape", array.args[0] if array.args else None), scope)
+    dims = follow(given.get("shape", array.args[0] if array.args else None), scope)
     if isinstance(dims, ast.Attribute) and dims.attr == "shape":
         return _array_shape(dims.value, scope, depth + 1)
     if isinstance(dims, ast.Tuple | ast.List):
@@ -375,7 +376,7 @@ def _array_shape(node: ast.expr | None, scope: Scope, depth: int = 0) -> tuple[i
 
 def array_made(node: ast.expr | None, scope: Scope) -> ast.Call | None:
     """The call that makes an array of a written shape, by name or by a parameter's default; None for another value."""
-    node = _follow(node, scope)
+    node = follow(node, scope)
     if isinstance(node, ast.Name) and node.id not in scope.repeated:
         node = scope.defaults.get(node.id)
     return node if isinstance(node, ast.Call) and _callee(node) in ARRAYS else None

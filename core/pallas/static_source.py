@@ -22,10 +22,8 @@ from hloscope.core.pallas.interpret.primitives import clamped
 from hloscope.core.pallas.python_reader import read_python
 from hloscope.core.pallas.report import CallReport
 from hloscope.core.pallas.static_axes import unused_dimensions
+from hloscope.core.pallas.static_calls import MOST_POINTS, literal_findings
 from hloscope.core.pallas.static_sites import Scope, Site, Spec, Unknown, find_sites, reached_from, value_of
-
-MOST_POINTS = 1 << 16
-"""Largest literal grid over which an index map is evaluated."""
 
 
 def scan_file(path: str, function: str | None, target: str | None) -> tuple[list[CallReport], list[Finding]]:
@@ -64,7 +62,16 @@ def scan_text(
         sites = [site for site in sites if site.function in reached]
     reports = [_report(site, path) for site in sites]
     whole = [site for site in sites if not reading.doubtful(site.node.lineno, site.node.end_lineno or site.node.lineno)]
-    findings = [one for site in whole for one in _check(site, path, columns, target)]
+    findings: list[Finding] = []
+    for site in whole:
+        found = list(_check(site, path, columns, target))
+        raced = {(one.line, one.column) for one in found if one.code == "parallel-write-race"}
+        findings += found
+        findings += [
+            one
+            for one in literal_findings(site, path, columns, target)
+            if one.code != "parallel-write-race" or (one.line, one.column) not in raced
+        ]
     return reports, findings
 
 
@@ -140,6 +147,7 @@ def _check(site: Site, path: str, columns: Columns, target: str | None) -> Itera
         return Finding(
             code, severity or known.severity, message, path, line, columns.of(line, getattr(node, "col_offset", 0)),
             end_line, columns.of(end_line, getattr(node, "end_col_offset", 0)), call=site.name, fix=known.fix,
+            function=site.function, call_line=site.node.lineno,
         )  # fmt: skip
 
     for kind, specs in (("input", site.inputs), ("output", site.outputs)):

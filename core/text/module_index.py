@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from hloscope.core.errors import Diagnostic
-from hloscope.core.hlo.attributes import unquote
+from hloscope.core.hlo.attributes import CONTROL, unquote
 from hloscope.core.hlo.stack_frames import FileLocation, Frame, StackFrame, StackFrames
 from hloscope.core.text.index_builder import build
 from hloscope.core.text.instruction_text import (
@@ -48,6 +48,7 @@ _SOURCE_LINE = re.compile(r"source_line=(\d++)")
 _TABLE_TEXT = re.compile(r'(\d++)\s++("[^"\\\n]*+(?:\\.[^"\\\n]*+)*+")')
 _TABLE_FIELDS = re.compile(r"(\d++)\s++\{([^{}\n]*+)\}")
 _FIELD = re.compile(r"(\w++)=(\d++)")
+_CONTROL = re.compile(rf"\b{CONTROL}=")
 _SIGNATURE_NAME = re.compile(r"(?:\(|,)\s*+(?:/\*.*?\*/)?+%?+([A-Za-z_][A-Za-z0-9_.\-]*+)\s*+:", re.S)
 
 
@@ -510,6 +511,17 @@ class ModuleIndex:
         part = self.parts(i)
         return [*part.operand_references(self.source), *part.attribute_references(self.source)]
 
+    @cached_property
+    def control_predecessors(self) -> frozenset[int]:
+        """The instructions that others name in their control-predecessors."""
+        found: set[int] = set()
+        for match in _CONTROL.finditer(self.source):
+            i = self.instruction_at(match.start())
+            for one in () if i is None else self.parts(i).attribute_references(self.source, (CONTROL,)):
+                at = self.find(one.name, self.computation_of(i or 0))
+                found.update(() if at is None else (at,))
+        return frozenset(found)
+
     def signature_names(self, computation: int) -> list[tuple[str, Span]]:
         """Parameter names in a computation's signature."""
         start, end = (
@@ -552,7 +564,7 @@ class ModuleIndex:
                 return Target("operand", r.name, r.span, i, number, -1 if found is None else found)
         for r in part.attribute_references(text):
             if r.span[0] - (text[r.span[0] - 1] == "%") <= offset <= r.span[1]:
-                if r.attribute == "control-predecessors":
+                if r.attribute == CONTROL:
                     found = self.find(r.name, number)
                     return Target("control", r.name, r.span, i, number, -1 if found is None else found)
                 called = self.find_computation(r.name)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import Diagnostic, HloscopeError, Severity
+from hloscope.core.hlo.attributes import CONTROL
 from hloscope.core.hlo.opcodes import OPCODES
 from hloscope.core.hlo.shape import Shape
 
@@ -55,7 +56,7 @@ def _array(index: ModuleIndex, i: int) -> Shape | None:
 
 
 def _dead(index: ModuleIndex) -> Found:
-    """What nothing uses, and what only that uses."""
+    """What nothing uses, and what only that uses; XLA keeps what another instruction waits for."""
     dead: dict[int, bool] = {}
     waiting: list[int] = []
     for computation in index.computations:
@@ -80,7 +81,7 @@ def _can_go(index: ModuleIndex, i: int) -> bool:
         return False
     if known.collective or known.asynchronous or i == index.computation(index.computation_of(i)).root:
         return False
-    return "control-predecessors" not in index.attributes_text(i)
+    return CONTROL not in index.attributes_text(i) and i not in index.control_predecessors
 
 
 def _copies(index: ModuleIndex) -> Found:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
+from hloscope.core.hlo.attributes import CONTROL
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -34,7 +36,7 @@ def inline(reading: Reading, i: int) -> types.CodeAction | None:
     if index.opcode(i) not in ("call", "fusion") or len(called) != 1 or called[0] < 0:
         return None
     body, operands = index.computation(called[0]), index.operands(i)
-    if -1 in operands or not 0 < len(body) <= MOST or body.root < 0 or "control-predecessors" in index.text(i):
+    if -1 in operands or not 0 < len(body) <= MOST or body.root < 0 or CONTROL in index.text(i):
         return None
     goes = index.callers(called[0]) == [i] and not body.is_entry
     taken = _Taken(index, range(body.begin, body.end) if goes else range(0))
@@ -83,7 +85,10 @@ def outline(reading: Reading, start: int, end: int) -> types.CodeAction | None:
     home = index.computation_of(first)
     one = index.computation(home)
     if index.computation_of(last - 1) != home or any(
-        index.opcode(k) == "parameter" or -1 in index.operands(k) or "control-predecessors" in index.attributes_text(k)
+        index.opcode(k) == "parameter"
+        or -1 in index.operands(k)
+        or CONTROL in index.attributes_text(k)  # an order cannot be kept by a name that is now elsewhere
+        or k in index.control_predecessors
         for k in range(first, last)
     ):
         return None
@@ -142,7 +147,7 @@ def _numbered(name: str, number: int) -> str:
 
 
 def _renamed(index: ModuleIndex, k: int, names: dict[str, str]) -> str:
-    """An instruction's text without ROOT, with its own name and those of its operands replaced."""
+    """An instruction's text without ROOT, with its own name and those of the instructions that it names replaced."""
     start, end = index.span(k)
     out: list[str] = []
     at = index.name_span(k)[0]
@@ -158,7 +163,11 @@ def _renamed(index: ModuleIndex, k: int, names: dict[str, str]) -> str:
 
 def _places(index: ModuleIndex, k: int) -> Iterator[tuple[tuple[int, int], str]]:
     yield index.name_span(k), index.name(k)
-    for reference in index.parts(k).operand_references(index.source):
+    parts = index.parts(k)
+    for reference in (
+        *parts.operand_references(index.source),
+        *parts.attribute_references(index.source, (CONTROL,)),
+    ):
         yield reference.span, reference.name
 
 

@@ -9,6 +9,7 @@ import pytest
 from hloscope.core.hlo.verifier.verify import verify
 from hloscope.core.text import load_module
 from hloscope.core.text.module_index import ModuleIndex
+from hloscope.core.views.advice import ADVICE, advise
 from hloscope.core.views.attribute_words import attribute_words
 from hloscope.core.views.cost_facts import cost_facts
 from hloscope.core.views.mesh_advice import misfits
@@ -46,8 +47,10 @@ def applied(text: str, action: dict[str, Any], uri: str) -> str:
     return text
 
 
-def action(client: Any, uri: str, title: str, first: str, last: str | None = None) -> dict[str, Any] | None:
-    lines = TEXT.split("\n")
+def action(
+    client: Any, uri: str, title: str, first: str, last: str | None = None, text: str = TEXT
+) -> dict[str, Any] | None:
+    lines = text.split("\n")
     begin = next(k for k, line in enumerate(lines) if first in line)
     end = begin if last is None else next(k for k, line in enumerate(lines) if last in line)
     where = {
@@ -86,6 +89,43 @@ def test_instructions_are_put_into_a_computation(shared: Any) -> None:
     assert {one.instruction for one in verify(module)} == {"t"}  # as before
     # %f is used behind the selection as well: two results are no computation's.
     assert action(client, uri, "Outline", "%f = ", "%u = ") is None
+
+
+ORDERED = """HloModule m
+
+%body (q: f32[6]) -> f32[6] {
+  %q = f32[6]{0} parameter(0)
+  %n1 = f32[6]{0} cosine(%q)
+  %n3 = f32[6]{0} sine(%q)
+  ROOT %n2 = f32[6]{0} divide(%n3, %q), control-predecessors={%n1}
+}
+
+ENTRY %main (x: f32[6]) -> (f32[6], f32[6]) {
+  %x = f32[6]{0} parameter(0)
+  %n1 = f32[6]{0} negate(%x)
+  %k = f32[6]{0} call(%x), to_apply=%body
+  ROOT %o = (f32[6]{0}, f32[6]{0}) tuple(%n1, %k)
+}
+"""
+
+
+def test_edits_keep_the_order_that_control_edges_ask_for(shared: Any) -> None:
+    client, uri = shared.client, "file:///ordered.hlo"
+    client.open(uri, ORDERED)
+    found = action(client, uri, "Inline", "%k = ", text=ORDERED)
+    assert found is not None
+    text = applied(ORDERED, found, uri)
+    # The caller has an %n1 of its own, which is another instruction.
+    assert "%n1.1 = f32[6]{0} cosine(%x)" in text and "%n1 = f32[6]{0} negate(%x)" in text
+    assert "%k = f32[6]{0} divide(%n3, %x), control-predecessors={%n1.1}" in text
+    assert load_module(text).entry.root is not None
+    # Nothing reads %n1, but %n2 has to wait for it: it neither goes nor moves away.
+    assert action(client, uri, "Remove", "%n1 = ", text=ORDERED) is None
+    assert action(client, uri, "Outline", "%n1 = ", "%n3 = ", text=ORDERED) is None
+    index = ModuleIndex.from_text(ORDERED)
+    assert [index.name(i) for i in index.control_predecessors] == ["n1"]
+    assert list(ADVICE[0].find(index)) == [] and not advise(index)
+    assert len(advise(ModuleIndex.from_text(ORDERED.replace(", control-predecessors={%n1}", "")))) == 1
 
 
 @pytest.mark.parametrize(

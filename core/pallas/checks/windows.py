@@ -145,9 +145,13 @@ def check_partial(subject: Subject) -> Iterator[Finding]:
         steps = walk.overhanging()
         if not len(steps):
             continue
-        over = walk.window(int(steps[0])).overhang(walk.operand.array.shape)
-        dims = [d for d, (low, high) in enumerate(over) if low or high]
-        words = ", ".join(f"{sum(over[d])} of its {walk.operand.dims[d].size} elements in dimension {d}" for d in dims)
+        shape = np.asarray(walk.operand.array.shape, np.int64)
+        starts, sizes = walk.starts[steps], walk.sizes[steps]
+        over = np.clip(-starts, 0, sizes) + np.clip(starts + sizes - shape, 0, sizes)
+        most = over.max(axis=0)  # a step may pass the end in one dimension alone: each is told with its own last block
+        words = ", ".join(
+            f"{most[d]} of its {walk.operand.dims[d].size} elements in dimension {d}" for d in np.flatnonzero(most)
+        )
         what = (
             "holds values that nobody wrote" if walk.operand.kind == "input" else "is dropped when it is written back"
         )

@@ -33,6 +33,8 @@ from hloscope.core.pallas.interpret.memory import (
     Ref,
     apply,
     clamp_range,
+    keep_as_told,
+    lanes_outside,
     pointed,
     read,
     region,
@@ -201,7 +203,7 @@ class GpuMachine(Machine):
     def masked_target(self, ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], mask: Any) -> tuple[Ref, Any]:
         """Every lane has its own pointer: those that the mask switches off may point anywhere."""
         if mask is None:
-            return resolve(ref, transforms, operands, 0, self.out_of_range), mask
+            return self._unmasked(ref, transforms, operands, 0), mask
         stray = self.stray_lanes(ref, transforms, operands, mask)
         if stray is None:
             return resolve(ref, transforms, operands, 0, self.out_of_range), mask
@@ -216,12 +218,28 @@ class GpuMachine(Machine):
                     self.place,
                 )
             )
-        seen = apply(ref.buffer.data, ref.views)
-        kept: list[Index | Reinterpret] = []
-        for view in raw.views[len(ref.views) :]:
-            kept.append(pointed(view, seen.shape))
-            seen = apply(seen, kept[-1:])
-        return ref.seen(kept), np.asarray(mask) & ~outside
+        return _pointing(ref, raw), np.asarray(mask) & ~outside
+
+    def target(self, equation: Equation, operands: Sequence[Any], base: int) -> Ref:
+        return self._unmasked(operands[0], equation.params["tree"] or (), operands, base)
+
+    def _unmasked(self, ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], base: int) -> Ref:
+        """What an access without a mask sees; lanes out of range are reported, and are ``stray`` from then on."""
+        strays = False
+
+        def note(*told: Any) -> Any:
+            nonlocal strays
+            strays = True
+            return self.out_of_range(*told)
+
+        clamped = resolve(ref, transforms, operands, base, note)
+        if not strays:
+            return clamped
+        raw = resolve(ref, transforms, operands, base, keep_as_told)
+        try:
+            return replace(_pointing(ref, raw), stray=lanes_outside(ref, raw.views[len(ref.views) :]))
+        except UnsupportedError:  # which lanes they are is not known: none of them counts
+            return replace(clamped, stray=np.ones(apply(ref.buffer.data, clamped.views).shape, bool))
 
     def undefined_lanes(self, target: Ref, found: Array, mask: Array) -> Array:
         label = f"what the lanes hold that the mask of the load of {target.buffer.name} switches off"
@@ -248,6 +266,7 @@ class GpuMachine(Machine):
         memory = self._global(ref)
         if memory is not None:
             self._access(memory, ref, "read", mask)
+        mask = _own(ref, mask)
         written = ref.buffer.written
         if written is not None:
             part = _chosen(apply(written, _plain(ref)), mask)
@@ -263,12 +282,14 @@ class GpuMachine(Machine):
                     )
                 )
         self._note_access("read", ref, mask)
-        return read(ref)
+        found = read(ref)
+        return found if ref.stray is None else np.where(ref.stray, uninitialised(found.dtype), found)
 
     def store(self, ref: Ref, value: Any, mask: Array | None = None) -> None:
         memory = self._global(ref)
         if memory is not None:
             self._access(memory, ref, "write", mask)
+        mask = _own(ref, mask)
         self._note_access("write", ref, mask)
         self._put(ref, value, mask)
 
@@ -282,6 +303,7 @@ class GpuMachine(Machine):
         memory = self._global(target)
         if memory is not None:
             self._access(memory, target, "atomic", mask)
+        mask = _own(target, mask)
         written = target.buffer.written
         if written is not None and not _chosen(apply(written, _plain(target)), mask).all():
             self.faults.add(
@@ -299,7 +321,7 @@ class GpuMachine(Machine):
     def _access(self, memory: _Memory, ref: Ref, kind: str, mask: Array | None) -> None:
         me, views = self.program, _plain(ref)
         places = apply(memory.index, views)
-        chosen = np.reshape(_chosen(places, mask), -1)
+        chosen = np.reshape(_chosen(places, _own(ref, mask)), -1)
         if not memory.inside.reshape(-1)[chosen].all():
             outside = int(np.count_nonzero(~memory.inside.reshape(-1)[chosen]))
             verb = {"read": "reads", "write": "writes", "atomic": "updates"}[kind]
@@ -311,6 +333,7 @@ class GpuMachine(Machine):
                     self.place,
                 )
             )
+            chosen = chosen[memory.inside.reshape(-1)[chosen]]  # what lies outside is told, and races with nothing
         memory.places[me, kind] = self.place
         others = {"read": ("writer", "atomic"), "write": ("writer", "reader", "atomic"), "atomic": ("writer", "reader")}
         for name in others[kind]:
@@ -373,7 +396,24 @@ def _chosen(part: Array, mask: Array | None) -> Array:
     part = np.asarray(part)
     if mask is None:
         return part
-    return part[np.broadcast_to(mask, part.shape)] if np.ndim(part) else part
+    return part[np.broadcast_to(mask, part.shape)]
+
+
+def _own(ref: Ref, mask: Array | None) -> Array | None:
+    """Which lanes of an access touch what is theirs; None where all do."""
+    if ref.stray is None:
+        return mask
+    return ~ref.stray if mask is None else np.asarray(mask) & ~ref.stray
+
+
+def _pointing(ref: Ref, raw: Ref) -> Ref:
+    """An access by the indices that the kernel gave, whose lanes keep their places; those outside see the edge."""
+    seen = apply(ref.buffer.data, ref.views)
+    kept: list[Index | Reinterpret] = []
+    for view in raw.views[len(ref.views) :]:
+        kept.append(pointed(view, seen.shape))
+        seen = apply(seen, kept[-1:])
+    return ref.seen(kept)
 
 
 def run_gpu(

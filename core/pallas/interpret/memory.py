@@ -86,6 +86,8 @@ class Ref:
 
     buffer: Buffer
     views: tuple[Index | Reinterpret, ...] = ()
+    stray: Array | None = None
+    """Lanes whose own pointers lie outside, where some do: what they see instead is not theirs."""
 
     def seen(self, views: Sequence[Index | Reinterpret]) -> Ref:
         """The same through further transforms."""

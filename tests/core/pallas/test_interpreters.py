@@ -88,6 +88,20 @@ def test_a_masked_slice_that_begins_before_its_array_reads_by_pointers(kernels: 
     np.testing.assert_array_equal(outcome.outputs[0][0], [0, *x[:99]])
 
 
+def test_lanes_out_of_range_are_told_once_and_race_with_nothing(kernels: Look) -> None:
+    """Clamped they would lie on elements of other programs."""
+    looked = kernels("programs.py")
+    found = [one for one in looked.ran[0] if one.call == "_scattered" and one.severity == "error"]
+    assert {one.code for one in found} == {"out-of-bounds"} and len(found) == 2
+    number, operands = operands_of(looked.trace, "last_lanes_outside")
+    outcome = run_gpu(looked.trace.calls[number], operands, Choices())
+    expected = np.zeros(36, np.int32)
+    for at in (0, 4, 9, 13):
+        expected[at] = at
+        expected[at + 20 : at + 24] = at
+    np.testing.assert_array_equal(outcome.outputs[0][0], expected)
+
+
 def test_a_run_that_takes_too_long_is_given_up(kernels: Look) -> None:
     trace = kernels("pairs.py").trace
     number, operands = operands_of(trace, "livelock_of_values_right")

@@ -48,5 +48,5 @@ def test_sql_sums_the_rows_that_the_summary_sums(fixtures: Path, tmp_path: Path,
     path = tmp_path / "run.ledger"
     import_dump(fixtures / "dumps" / dump, path)
     with load(str(path)) as run:
-        told = {int(row[0]) for row in run.sql("SELECT stage FROM passes WHERE own_ns IS NOT NULL").rows}
+        told = {row[0] for row in run.sql("SELECT stage FROM passes WHERE own_ns IS NOT NULL").rows}
         assert told and told == {row.index for row in own_times(run.passes) if row.ns is not None}

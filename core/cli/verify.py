@@ -116,11 +116,11 @@ def _verify(file: str, given: Input | str, asked: _Asked) -> tuple[dict[str, obj
 
 
 def _told(result: ReadResult) -> list[Finding]:
-    """What only the text shows: shapes before operands that are not the operands'."""
+    """What only the text shows: shapes before operands that are not the operands', names before their definition."""
     return [
-        Finding("operand-shape", one.message, line=one.line)
+        Finding(one.code, one.message, line=one.line)
         for one in result.diagnostics
-        if one.code == "operand-shape"
+        if one.code in ("operand-shape", "use-before-definition")
     ]
 
 

@@ -52,9 +52,10 @@ class BodyReader:
         """Whether operands that nobody defines become parameters, as in a text of one instruction."""
         self.ends: dict[int, int] = {}
         """Ends of parentheses by their starts, as far as they were looked for."""
-        self._forward: list[tuple[HloInstruction, list[tuple[str, int]]]] = []
-        """Nodes with an operand that is not defined yet."""
-        self._control: list[tuple[HloInstruction, str, int]] = []
+        self._forward: list[tuple[HloInstruction, list[tuple[str, int]], list[str]]] = []
+        """Nodes with an operand that is not defined yet: all its operands, and the names of such."""
+        self._control: list[tuple[HloInstruction, list[str], int, list[str]]] = []
+        """Nodes with their control predecessors, where these stand, and those that are not defined yet."""
         self.lost: set[str] = set()
         """Names of instructions that could not be read; that they are not defined is told already."""
 
@@ -210,12 +211,12 @@ class BodyReader:
 
     def _order_after(self, node: HloInstruction, value: str, at: int) -> None:
         """Note the control predecessors of a node; XLA takes only those that stand before it."""
-        self._control.append((node, value, at))
+        names = [word.removeprefix("%") for word in split_top(value[1:-1])]
+        missing = [name for name in names if name not in self.defined]
+        self._control.append((node, names, at, missing))
         if self.reading.check:
-            for word in split_top(value[1:-1]):
-                name = word.removeprefix("%")
-                if name not in self.defined:
-                    self.reading.object(f"control predecessor %{name[:60]} is not defined before its use", at)
+            for name in missing:
+                self.reading.object(f"control predecessor %{name[:60]} is not defined before its use", at)
 
     def _set_root(self, node: HloInstruction, at: int) -> None:
         if self.root is not None:
@@ -300,7 +301,7 @@ class BodyReader:
         if shape is None:
             node.shape = self._infer(node, missing, found.start(1))
         if missing:
-            self._forward.append((node, operands))
+            self._forward.append((node, operands, missing))
         if reading.check:
             self._check(node, start, name, places, linked=not missing)
         return node
@@ -457,7 +458,7 @@ class BodyReader:
             target = reading.by_name.get(name)
             if target is None:
                 reading.object(f"computation %{name[:60]} is not defined before its use", at, at + len(value))
-                reading.later.append((node, key, value, at))
+                reading.later.append((node, key, value, at, name))
                 return
             group.append(target[0])
         if group:
@@ -498,13 +499,15 @@ class BodyReader:
     # ---------------------------------------------------------------- the end of a computation
     def _link(self) -> None:
         reading, defined = self.reading, self.defined
-        for node, names in self._forward:
+        for node, names, missing in self._forward:
             if any(name not in defined for name, _ in names):
                 node.load_payload(", ".join(f"%{name}" for name, _ in names))  # so that a print keeps them
             for name, at in names:
                 target = defined.get(name)
                 if target is not None:
                     node.append_operand(target)
+                    if name in missing:
+                        reading.early(f"%{name}", at, at + len(name))
                     continue
                 if name in self.lost:
                     continue
@@ -514,9 +517,8 @@ class BodyReader:
                     at + len(name),
                     code="undefined-name",
                 )
-        for node, value, at in self._control:
-            for word in split_top(value[1:-1]):
-                name = word.removeprefix("%")
+        for node, names, at, missing in self._control:
+            for name in names:
                 target = defined.get(name)
                 if target is None:
                     reading.report(
@@ -527,6 +529,8 @@ class BodyReader:
                     )
                 else:
                     target.add_control_dependency(node)
+                    if name in missing:
+                        reading.early(f"control predecessor %{name[:60]}", at, at + 1)
 
     def _check(self, node: HloInstruction, start: int, name: str, places: dict[str, int], *, linked: bool) -> None:
         from hloscope.core.text.strict import check_instruction

@@ -320,7 +320,7 @@ class Reader:
     # ---------------------------------------------------------------- names
     def _resolve_later(self) -> None:
         reading = self.reading
-        for node, key, value, at in reading.later:
+        for node, key, value, at, early in reading.later:
             listed = value.startswith("{")
             group: list[HloComputation] = []
             for word in split_top(value[1:-1]) if listed else (value,):
@@ -331,13 +331,15 @@ class Reader:
                     reading.report(f"computation %{name[:60]} is not defined", at, end, code="undefined-computation")
                 else:
                     group.append(target[0])
+                    if name == early:
+                        reading.early(f"computation %{name[:60]}", at, at + len(value))
             if group:
                 node.set_called(key, group if listed else group[0])
         if reading.later:
             try:
                 reading.module.post_order()
             except InternalError:
-                _, _, value, at = reading.later[0]
+                _, _, value, at, _ = reading.later[0]
                 reading.report("computations call each other in a cycle", at, at + len(value), code="recursion")
 
     def _name_inline(self, others: Iterable[str] = ()) -> None:

@@ -78,8 +78,8 @@ class Reading:
         """Computations by name, with the offset of their name."""
         self.inline: list[HloComputation] = []
         """Computations written out in an attribute, still to be named."""
-        self.later: list[tuple[HloInstruction, str, str, int]] = []
-        """Attributes that name computations further down: node, attribute, text, offset."""
+        self.later: list[tuple[HloInstruction, str, str, int, str]] = []
+        """Attributes that name computations further down: node, attribute, text, offset, the first such name."""
         self.noted: set[tuple[str, str]] = set()
         """Unknown words that were reported already."""
         self._lines: LineMap | None = None
@@ -119,6 +119,11 @@ class Reading:
         """Note what XLA's parser refuses though it is read here."""
         stop = min(start + 1, len(self.text)) if end is None else end
         self.objections.append(self._finding(message, start, stop, code, "error", ()))
+
+    def early(self, what: str, start: int, end: int) -> None:
+        """Warn of a name that stands before its definition: it is meant, but XLA's parser refuses it."""
+        said = f"{what} is used before its definition, which XLA's parser refuses"
+        self.report(said, start, end, code="use-before-definition", severity="warning")
 
     def unknown(self, kind: str, word: str, start: int, of: str = "") -> None:
         """Note an opcode, attribute or element type that nobody knows: once per word."""

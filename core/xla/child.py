@@ -104,17 +104,29 @@ def _ended(status: int) -> str:
 
 
 def last_line(text: str) -> str:
-    """The line of a child's stderr that says what went wrong: a fatal check, else an exception, else the last line."""
+    """The line of a child's stderr that says what went wrong: a fatal check, else an exception, else the last line.
+
+    An exception whose line ends with a colon goes on in the next line that is not indented.
+    """
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines):
         if (match := _FATAL.match(line)) is not None:
             return match[1].strip()
     telling = [line for line in lines if not line.startswith(_NOISE) and not line.startswith((" ", "\t"))]
-    for line in reversed(telling):
-        if (match := _EXCEPTION.match(line)) is not None:
-            return line
+    for number in reversed(range(len(telling))):
+        if _EXCEPTION.match(telling[number]) is not None:
+            return _with_its_reason(telling[number:])
     telling = [line for line in telling if not _LOG.match(line)]
     return telling[-1] if telling else ""
+
+
+def _with_its_reason(lines: list[str]) -> str:
+    said, *rest = lines
+    for line in rest:
+        if not said.endswith(":"):
+            break
+        said += f" {line}"
+    return said
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

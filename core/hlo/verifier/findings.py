@@ -67,6 +67,7 @@ def _rules() -> dict[str, Rule]:
     add("structure", "parameter-numbers", "parameters are numbered 0, 1, 2, …")
     add("structure", "use-lists", "operand and user lists, and both ends of control edges, agree")
     add("structure", "cycle", "operands and control edges make no cycle")
+    add("structure", "use-before-definition", "the text defines a name before it uses it, as XLA's parser demands")
     add("structure", "recursion", "no computation calls itself")
     add("async", "async-user", "the value of an async-start or -update goes to its update, done or control flow only")
     add("async", "single-user", "the start of a pair has one user, of a fitting opcode")

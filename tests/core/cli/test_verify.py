@@ -157,6 +157,12 @@ def test_what_only_the_text_shows(capsys: pytest.CaptureFixture[str], tmp_path: 
     code, out, _ = hloscope(capsys, "verify", path)
     assert code == 1
     assert out == f"{path}:4: %p has shape f32[4], not f32[5] [operand-shape]\n"
+    early = "e {\n p = f32[] parameter(0)\n ROOT c = f32[] call(p), to_apply=f\n}\n"
+    late = "f {\n q = f32[] parameter(0)\n ROOT r = f32[] negate(n), control-predecessors={m}\n m = f32[] sine(q)\n"
+    path.write_text(f"HloModule m\nENTRY {early}{late} n = f32[] cosine(q)\n}}\n")
+    code, out, _ = hloscope(capsys, "verify", path)
+    said = [line.partition(": ")[2].partition(" is used before its definition")[0] for line in out.splitlines()]
+    assert code == 1 and said == ["computation %f", "%n", "control predecessor %m"]
 
 
 def test_a_fault_of_the_header_has_its_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -204,8 +204,9 @@ def test_mutated_text_never_raises(corpus: Path) -> None:
 
 def test_cycles_are_found_in_the_text() -> None:
     module, diagnostics = parse_module(FRAME.format(line="ROOT n = f32[4,8] negate(m)\n  m = f32[4,8] abs(n)"))
-    assert [(d.code, d.severity) for d in diagnostics] == [("cycle", "warning")]
+    found = [(d.code, d.severity) for d in diagnostics]
+    assert found == [("cycle", "warning"), ("use-before-definition", "warning")]
     assert module is not None and "negate(%m)" in print_module(module)
     text = "HloModule m\nf { x = f32[] parameter(0)\n ROOT r = f32[] call(x), to_apply=e }\n"
     _, diagnostics = parse_module(text + "ENTRY e { x = f32[] parameter(0)\n ROOT r = f32[] call(x), to_apply=f }\n")
-    assert [d.code for d in diagnostics] == ["recursion"]
+    assert [d.code for d in diagnostics] == ["use-before-definition", "recursion"]

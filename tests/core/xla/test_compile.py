@@ -134,6 +134,8 @@ def test_the_last_line_that_says_something() -> None:
     assert (
         last_line("Traceback (most recent call last):\n  File\nValueError: bad\n\nmore advice\n") == "ValueError: bad"
     )
+    said = "x.Error: no:\nwas parsing 5:26: not a name:\n  %a\n     ^\nwas parsing 5:26: no %b\nwas parsing 5:2\n"
+    assert last_line(said) == "x.Error: no: was parsing 5:26: not a name: was parsing 5:26: no %b"
     assert last_line("one\nI1129 21:38:10.8   1 a.cc:2] info\n") == "one"
     assert last_line("") == ""
 

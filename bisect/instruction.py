@@ -7,20 +7,23 @@ open.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hloscope.bisect.minimal import Minimal, minimal_pair
 from hloscope.bisect.narrow import Pairs, pairs_of
 from hloscope.bisect.putback import OPENED, Border, Flat, Line, align, changed_lines, lay_open, put_back
+from hloscope.bisect.result import Answer
 from hloscope.bisect.search import Outcome, Step, smallest_cure
 from hloscope.bisect.structure import MEANING, shortened
+from hloscope.core.errors import HloscopeError, InternalError
 
 if TYPE_CHECKING:
     from hloscope.bisect.judge import StageJudge
     from hloscope.bisect.putback import Alignment
-    from hloscope.bisect.result import Answer, Culprit
+    from hloscope.bisect.result import Culprit
+    from hloscope.bisect.witness import Witness
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.runtime.evaluator import Array
@@ -40,25 +43,57 @@ class InstructionSearch:
     """Gets evidence, and the computation that a bundle cuts out."""
     saw: Callable[[Step], None]
 
-    def culprits(self, stage: Culprit) -> list[Culprit]:
-        """The guilty instructions; the stage alone, as it was given, where none can be told."""
+    def culprits(self, stage: Culprit, witnesses: Iterable[Witness] = ()) -> list[Culprit]:
+        """The guilty instructions; the stage alone, as it was given, where none can be told.
+
+        `witnesses` are asked where the stage before does not tell one instruction from what it stood for.
+        """
+        told, firm = self._told(stage)
+        if firm:
+            return told
+        mine = {one.name for one in self.found.after.instructions()}
+        fewest = min((len(one.produced) for one in told if one.instruction is not None), default=1 << 30)
+        for witness in witnesses:
+            try:
+                found = align(witness.right, witness.wrong)
+            except (HloscopeError, InternalError):
+                continue
+            answer = Answer("wrong-stage")
+            other = InstructionSearch(
+                self.judge, found, witness.right_stage, witness.wrong_stage, answer, self._saw_beside
+            )
+            answer.culprits, sure = other._told(stage)
+            named = [one for one in answer.culprits if one.instruction in mine]
+            if len(named) == len(answer.culprits) == 1 and (sure or len(named[0].produced) < fewest):
+                self.answer.minimal = answer.minimal or other.cut_out
+                self.answer.evidence.append(f"told from what it reads by a module that is right: {witness.said}")
+                return named
+        return told
+
+    def _saw_beside(self, step: Step) -> None:
+        self.saw(replace(step, level=f"{step.level} beside a right one"))
+
+    def _told(self, stage: Culprit) -> tuple[list[Culprit], bool]:
+        """The guilty instructions, and whether what they stood for tells that it is they and nothing else."""
         chosen = self._smallest()
         if not chosen:
-            return [self._narrowed(stage) or stage]
+            narrowed = self._narrowed(stage)
+            return ([stage], False) if narrowed is None else ([narrowed[0]], narrowed[1])
         lines = self._lines(chosen[0]) if len(chosen) == 1 else []
         if len(lines) == 1 and _reads_as_before(lines[0]):
-            return [self._name_line(stage, lines[0])]
+            return [self._name_line(stage, lines[0])], True
         alone = chosen[0].after if len(chosen) == 1 and len(self.found.cone(chosen[0])) == 1 else None
         narrowed = self._narrowed(stage, None if alone is None or alone.called_computations else alone)
         if narrowed is not None:
-            return [narrowed]
+            return [narrowed[0]], narrowed[1]
         if lines:
             cone = tuple(one.name for one in self.found.cone(chosen[0]))
             named = [(line, self._name_line(stage, line)) for line in lines]
-            return [one if _reads_as_before(line) else replace(one, produced=cone) for line, one in named]
+            return [one if _reads_as_before(line) else replace(one, produced=cone) for line, one in named], False
         if len(chosen) > 1:
             self.answer.evidence.append(f"only all {len(chosen)} changes put back together make it right")
-        return [self._opened(stage, border) for border in chosen]
+        firm = alone is not None and alone.opcode == chosen[0].before.opcode
+        return [self._opened(stage, border) for border in chosen], firm
 
     def cut_out(self) -> Minimal | None:
         """The computation of the named instruction and the one that it may stand for."""
@@ -93,10 +128,11 @@ class InstructionSearch:
         chosen, _ = smallest_cure(len(lines), cured, "line", self.saw)
         return [lines[at] for at in sorted(chosen)]
 
-    def _narrowed(self, stage: Culprit, known: HloInstruction | None = None) -> Culprit | None:
-        """The first instruction that computes what the stage before did not; None where values do not tell.
+    def _narrowed(self, stage: Culprit, known: HloInstruction | None = None) -> tuple[Culprit, bool] | None:
+        """The first instruction that computes what the stage before did not, and whether it is surely that one.
 
-        None, too, where that is true of the one that is `known`; if it is not, its reader may be what went wrong.
+        None where values do not tell, and where that is true of the one that is `known`: if it is not, its reader may
+        be what went wrong.
         """
         compared = self._compared()
         if compared is None:
@@ -130,7 +166,8 @@ class InstructionSearch:
         old = compared.before.names.get(border.before.name, border.before.name)
         sentence = f"%{cone[0]} is {now} where %{old} was {was}"
         sentence += "; what it reads has the values that it had" if len(cone) == 1 else ""
-        return replace(stage, instruction=cone[0], produced=tuple(dict.fromkeys(cone)), sentence=sentence)
+        firm = len(cone) == 1 and border.after.opcode == border.before.opcode
+        return replace(stage, instruction=cone[0], produced=tuple(dict.fromkeys(cone)), sentence=sentence), firm
 
     def _compared(self) -> _Compared | None:
         """The values of the two stages, matched; None where they run on several devices."""

@@ -8,7 +8,7 @@ known that makes the results right again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +27,7 @@ from hloscope.bisect.putback import (
 from hloscope.bisect.result import Answer, Culprit, Probe
 from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong
 from hloscope.bisect.structure import refused, rewritten, unseen
+from hloscope.bisect.witness import Witness, by_own_pass
 from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.runtime.evaluator import leaves
 from hloscope.core.runtime.evaluator.values import Token
@@ -40,6 +41,7 @@ from hloscope.core.runtime.verdicts import (
 from hloscope.core.text import load_module
 
 if TYPE_CHECKING:
+    from hloscope.bisect.putback import Alignment
     from hloscope.bisect.safety import Unsafe
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.runtime.evaluator import Array
@@ -429,7 +431,30 @@ class _Search:
             return
         inside = InstructionSearch(self._judge, found, earlier, number, answer, self._saw)
         answer.minimal = inside.cut_out
-        answer.culprits.extend(inside.culprits(culprit))
+        answer.culprits.extend(inside.culprits(culprit, self._witnesses(position, found, earlier, number)))
+
+    def _witnesses(self, position: int, found: Alignment, earlier: int, number: int) -> Iterator[Witness]:
+        """Modules that are right and differ in little from the guilty one, or from a later one that has its fault."""
+        mended = self._mended(position)
+        if mended is not None:
+            wrong, right = self._stages[mended - 1], self._stages[mended]
+            name = self._run.outline[right].pass_name
+            modules = [load_module(self._texts[one]()) for one in (right, wrong)]
+            yield Witness(modules[0], right, modules[1], wrong, f"stage {right} ({name}) says it as it should be")
+        name, target = self._run.outline[number].pass_name, self._run.source.target or "cpu"
+        yield from by_own_pass(name, found.before, earlier, found.after, number, target)
+
+    def _mended(self, position: int) -> int | None:
+        """A later stage that is right where the one before it is wrong, by halving; None where the last is not."""
+        low, high = position, len(self._stages) - 1
+        if low >= high or self._probe(high).kind != "right":
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            outcome = self._probe(middle)
+            self._saw(Step("mended", low, high, middle, outcome))
+            low, high = (low, middle) if outcome.kind == "right" else (middle, high)
+        return high if self._probe(low).kind == "wrong" else None
 
     def _after_limit(self, number: int) -> Answer | None:
         """What the stages after one are, held against that one; None where it runs on other inputs."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hloscope.bisect.minimal import Minimal, minimal_pair
-from hloscope.bisect.narrow import Pairs, pairs_of
+from hloscope.bisect.narrow import Pairs, first_to_cure, pairs_of
 from hloscope.bisect.putback import OPENED, Border, Flat, Line, align, changed_lines, lay_open, put_back
 from hloscope.bisect.result import Answer
 from hloscope.bisect.search import Outcome, Step, smallest_cure
@@ -142,20 +142,20 @@ class InstructionSearch:
             same = [one for one in pairs.looked_at if origin(one) == known.name]
             if not same or any(one in pairs.fresh for one in same):
                 return None
-        tried = 0
 
-        def cures(borders: Sequence[Border]) -> bool:
+        def cures(borders: Sequence[Border], level: str = "value") -> bool:
             nonlocal tried
             outcome = self.judge.mixed(lambda: put_back(pairs.found, borders), compared.constants)
             tried += 1
-            self.saw(Step("value", tried - 1, max(tried, len(pairs.groups)), tried, outcome))
+            self.saw(Step(level, tried - 1, max(tried, len(pairs.groups)), tried, outcome))
             return outcome.kind == "right"
 
-        group = next((one for one in pairs.groups if cures(one)), None)
+        tried = 0
+        group = first_to_cure(pairs, cures)
         if group is None:
             return None
         border = group[0]
-        while len(group) == 1 and (deeper := pairs.deeper(border)) is not None and cures([deeper]):
+        while len(group) == 1 and (deeper := pairs.deeper(border)) is not None and cures([deeper], "operand"):
             border = deeper
         self.answer.minimal = lambda: minimal_pair(pairs, border)
         cone = [origin(one) for one in pairs.cone(border.after)]

@@ -28,8 +28,6 @@ TURNS = 3
 """Values of an instruction that are kept: those of a loop's first iterations."""
 MOST_ELEMENTS = 1 << 24
 """Elements of one stage's values; beyond it nothing is kept, and nothing can be told."""
-MOST_TRIES = 32
-"""Groups of pairs that are tried."""
 _NO_VALUE = frozenset({"parameter", "tuple", "get-tuple-element"})
 """Opcodes that only pass values on."""
 
@@ -70,6 +68,8 @@ class Pairs:
     groups: list[list[Border]] = field(default_factory=list["list[Border]"])
     """A new instruction and a lost one, with its other copies where it was laid open more than once; in the order in
     which they should be tried."""
+    chain: list[list[Border]] = field(default_factory=list["list[Border]"])
+    """The likeliest group of each new instruction, in the order in which the later stage computes them."""
     fresh: set[HloInstruction] = field(default_factory=set["HloInstruction"])
     """The new instructions."""
     looked_at: set[HloInstruction] = field(default_factory=set["HloInstruction"])
@@ -115,9 +115,57 @@ def pairs_of(
         for a, near in _match(old, new, pairs, origin):
             for rank, b in enumerate(near):
                 grouped.setdefault((origin(a), rank), []).append(Border(a, b, _uses(a)))
-    found = sorted(grouped.values(), key=lambda group: origin(group[0].after) != origin(group[0].before))
-    pairs.groups = found[:MOST_TRIES]
+    place = {one: at for at, one in enumerate(_in_order(after.entry))}
+    last = len(place)
+
+    def likeliest(group: list[Border]) -> tuple[bool, bool]:
+        new = group[0].after
+        return origin(new) != origin(group[0].before), any(operand in pairs.fresh for operand in new.operands)
+
+    pairs.groups = sorted(grouped.values(), key=likeliest)
+    pairs.chain = sorted(
+        (group for (_, rank), group in grouped.items() if rank == 0),
+        key=lambda group: min(place.get(one.after, last) for one in group),
+    )
     return pairs
+
+
+def first_to_cure(pairs: Pairs, cures: Callable[[Sequence[Border]], bool]) -> list[Border] | None:
+    """The first group that makes the results right; None where none was found.
+
+    Of n groups at most ceil(log2 n) + 3 are asked: the likeliest one alone; then, where the chain put back as a whole
+    makes it right, the chain's first part that does, by halving; else as many single ones, the likeliest first.
+    """
+    groups, chain = pairs.groups, pairs.chain
+    if not groups:
+        return None
+    left = (len(groups) - 1).bit_length() + 3
+
+    def ask(chosen: Sequence[list[Border]]) -> bool:
+        nonlocal left
+        left -= 1
+        return cures([border for group in chosen for border in group])
+
+    if ask(groups[:1]):
+        return groups[0]
+    if len(chain) > left and ask(chain):
+        low, high = 0, len(chain)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if ask(chain[:middle]) else (middle, high)
+        if ask([chain[high - 1]]):
+            return chain[high - 1]
+        return None
+    return next((group for group in groups[1:] if left and ask([group])), None)
+
+
+def _in_order(computation: HloComputation) -> Iterable[HloInstruction]:
+    """Instructions in the order in which they are computed, with those of bodies and branches before their callers."""
+    for one in computation.post_order():
+        if one.opcode in ("while", "conditional"):
+            for callee in one.called_computations:
+                yield from _in_order(callee)
+        yield one
 
 
 def leaves_a_limit(before: HloModule, after: HloModule, theirs: Seen, ours: Seen, *, reached: bool) -> bool:

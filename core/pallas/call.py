@@ -208,6 +208,10 @@ class PallasCall:
         """The words of the compiler parameters, which do not count dimensions that ``vmap`` added."""
         return tuple(_semantics_word(one) for one in self.compiler.get("dimension_semantics") or ())
 
+    def own_point(self, point: Sequence[int]) -> tuple[int, ...]:
+        """A grid point without the dimensions that ``vmap`` added: what ``program_id`` counts."""
+        return tuple(i for d, i in enumerate(point) if d not in self.vmapped)
+
     def alias_of_output(self, number: int) -> Operand | None:
         """The input that shares an output's memory."""
         for source, output in self.aliases:

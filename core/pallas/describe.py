@@ -51,6 +51,8 @@ class Writer:
         self._trees: dict[str, ast.Module | None] = {}
         self._specs: list[dict[str, Any]] = []
         self._first_places: dict[Any, int | None] = {}
+        self._enclosing: tuple[int | None, int | None] = (None, None)
+        """Places of the equation that is being described."""
         self._blamed: tuple[Exception, int] | None = None
         """A refusal, and the spec or index map that it is about."""
         self._info = importlib.import_module("jax._src.source_info_util")
@@ -279,10 +281,19 @@ class Writer:
     def equation(self, eqn: Any) -> dict[str, Any]:
         name = eqn.primitive.name
         inner, outer = self.frames(eqn.source_info)
+        if inner is None:  # what jax's own rules make, as the loop of a vmap, is where the statement is that it is for
+            inner, outer = self._enclosing
+        kept, self._enclosing = self._enclosing, (inner, outer)
+        try:
+            return self._equation(eqn, name, inner, outer)
+        finally:
+            self._enclosing = kept
+
+    def _equation(self, eqn: Any, name: str, inner: int | None, outer: int | None) -> dict[str, Any]:
         called = eqn.params if name == "pallas_call" else as_pallas_call(eqn) if name == "mpmd_map" else None
         pure = run_state_as_call(eqn) if name == "run_state" else None
         if called is not None:
-            name, params = "pallas_call", {"call": self.pallas_call(called, eqn.source_info)}
+            name, params = "pallas_call", {"call": self.pallas_call(called, inner, outer)}
         elif pure is not None:
             name, params = "closed_call", {"call_jaxpr": {"$jaxpr": self.closed(pure)}}
         else:
@@ -363,12 +374,12 @@ class Writer:
 
     # calls
 
-    def pallas_call(self, params: Any, source: Any) -> int:
+    def pallas_call(self, params: Any, at: int | None, via: int | None) -> int:
         mapping = params["grid_mapping"]
         kernel = params["jaxpr"]
-        at, via = self.frames(source)
         grid = [int(d) if isinstance(d, int) else None for d in mapping.grid]
         number = len(self.calls)
+        kept, self._enclosing = self._enclosing, (None, None)  # the kernel's statements are not the call's
         described: dict[str, Any] = {}
         self.calls.append(described)
         described |= {
@@ -390,6 +401,7 @@ class Writer:
             "compiler": self.compiler(params.get("compiler_params")),
             "mesh": None if params.get("mesh") is None else type(params["mesh"]).__name__,
         }
+        self._enclosing = kept
         return number
 
     def compiler(self, params: Any) -> dict[str, Any] | None:

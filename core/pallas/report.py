@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from hloscope.core.ledger.events import PallasFinding
 from hloscope.core.pallas.accesses import SPACES, kernel_facts
 from hloscope.core.pallas.call import PallasCall, Program
 from hloscope.core.pallas.checks.finding import Finding, Subject
+from hloscope.core.pallas.checks.kernel_slices import LEFT_TO_A_RUN
 from hloscope.core.pallas.checks.registry import CODES, check_call
 from hloscope.core.pallas.chips import Chip, find_chip
 from hloscope.core.pallas.grid import Schedule, walk
@@ -30,6 +31,15 @@ from hloscope.core.pallas.tracing import Trace, trace_file
 
 MOST_STEPS_SHOWN = 64
 """Grid steps whose fetches are listed one by one."""
+MOST_RUNS_SHOWN = 16
+"""Runs of one call whose blocks are shown, where they depend on what it is given."""
+DEFAULT_SPACES: Mapping[tuple[str, str], str] = {
+    ("default", "tpu"): "VMEM",
+    ("default", "triton"): "global memory: a window onto the array",
+    ("default", "mosaic_gpu"): "shared memory",
+}
+"""(memory space, backend) -> what it means there, where the backend picks."""
+CHECKED_BY_A_RUN = "was checked for this input alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +98,31 @@ class CallReport:
     primitive_operands: tuple[str, ...] = ()
     index_map_arguments: tuple[str, ...] = ()
     traced: bool = False
+    turn: int = 1
+    """Which run of the call it shows, where its blocks are known by running alone."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ran:
+    """One run of a call: what it was given, and whether its plain order came to the end."""
+
+    call: int
+    """Number of the call."""
+    function: str | None
+    turn: int
+    operands: tuple[Array | None, ...]
+    """Grid bounds and scalar prefetch operands."""
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Looked:
+    """One call, and what is said of it."""
+
+    program: Program
+    subject: Subject
+    report: CallReport
+    findings: list[Finding]
 
 
 @dataclass(slots=True)
@@ -138,13 +173,19 @@ def analyse(
         record_findings(report, recorder)
         return report
     traced = trace_file(path, function, args=args, lower=target)
-    report = analyse_trace(traced, target)
-    if function is None and report.calls:
-        report.findings = ordered([*report.findings, *_untraced(report, traced, target)])
+    ran: list[Ran] = []
+    findings: list[Finding] = []
+    rungs: list[Rung] = []
     if interpret:
         from hloscope.core.pallas.interpret.session import interpret_trace
 
-        findings, rungs = interpret_trace(traced, target, seed=seed, runs=runs, recorder=recorder, timeout=timeout)
+        findings, rungs = interpret_trace(
+            traced, target, seed=seed, runs=runs, recorder=recorder, timeout=timeout, ran=ran
+        )
+    report = analyse_trace(traced, target, ran)
+    if function is None and report.calls:
+        report.findings = ordered([*report.findings, *_untraced(report, traced, target)])
+    if interpret:
         report.findings = ordered([*report.findings, *told_by_running(report.findings, findings)])
         report.rungs.extend(rungs)
     record_findings(report, recorder)
@@ -165,8 +206,12 @@ def record_findings(report: PallasReport, recorder: LedgerWriter | None) -> None
         )  # fmt: skip
 
 
-def analyse_trace(traced: Trace, target: str | None = None) -> PallasReport:
-    """Static findings about everything that a trace holds."""
+def analyse_trace(traced: Trace, target: str | None = None, ran: Sequence[Ran] = ()) -> PallasReport:
+    """Static findings about everything that a trace holds.
+
+    ``ran`` are runs of its calls: one whose blocks depend on what it is given is looked at again for each of them, and
+    what a run has checked is not said to be open.
+    """
     report = PallasReport(traced.path, rungs=[TRACED], jax=traced.jax, target=target)
     chip = find_chip(target, traced.chips) if target is not None else None
     for program in traced.programs:
@@ -174,13 +219,62 @@ def analyse_trace(traced: Trace, target: str | None = None) -> PallasReport:
             report.findings.append(_refused(traced.path, program))
         report.findings.extend(_other_kernels(traced.path, program))
     for program, call, operands in calls_of(traced):
-        subject = subject_of(traced, program, call, chip, operands)
-        report.calls.append(call_report(subject, program.function))
-        report.findings.extend(check_call(subject))
+        looked = _looked(traced, program, call, chip, operands)
+        mine = [one for one in ran if (one.call, one.function) == (call.number, program.function)]
+        if mine and _depends_on_operands(looked.subject):
+            _by_run(report, traced, looked, chip, mine)
+            continue
+        report.calls.append(looked.report)
+        checked = bool(mine) and all(one.finished for one in mine)
+        report.findings.extend(_checked(one) if checked else one for one in looked.findings)
     if not report.calls and not report.findings:
         report.findings.append(_nothing(traced))
     report.findings = ordered(report.findings)
     return report
+
+
+def _looked(
+    traced: Trace,
+    program: Program,
+    call: PallasCall,
+    chip: Chip | None,
+    operands: Sequence[Array | None],
+    turn: int = 1,
+) -> _Looked:
+    subject = subject_of(traced, program, call, chip, operands)
+    return _Looked(program, subject, replace(call_report(subject, program.function), turn=turn), check_call(subject))
+
+
+def _depends_on_operands(subject: Subject) -> bool:
+    """Whether the grid or the blocks of some operand are not known before the call runs."""
+    return subject.schedule is None or bool(subject.schedule.refused)
+
+
+def _by_run(report: PallasReport, traced: Trace, looked: _Looked, chip: Chip | None, ran: Sequence[Ran]) -> None:
+    """A call's blocks and findings for what each of its runs was given; a finding of several runs is told once."""
+    call, told = looked.subject.call, set[tuple[object, ...]]()
+    inputs = [None] * call.slots.inputs
+    for one in ran[:MOST_RUNS_SHOWN]:
+        again = _looked(traced, looked.program, call, chip, [*one.operands, *inputs], one.turn)
+        report.calls.append(again.report)
+        for finding in again.findings:
+            key = (finding.code, finding.file, finding.line, finding.column, finding.origin)
+            if (*key, finding.message) in told or (key in told and finding.code != "unsupported"):
+                continue
+            told |= {key, (*key, finding.message)}
+            where = f"in run {one.turn} of the call: " if one.turn > 1 else ""
+            said = replace(finding, message=where + finding.message)
+            report.findings.append(_checked(said) if one.finished else said)
+    if len(ran) > MOST_RUNS_SHOWN:
+        text = f"blocks of {len(ran) - MOST_RUNS_SHOWN:,} more runs of the call are not shown"
+        report.findings.append(looked.subject.finding("unsupported", text))
+
+
+def _checked(finding: Finding) -> Finding:
+    """A finding that something is left to a run, after that run."""
+    if finding.code != "unsupported" or not finding.message.endswith(LEFT_TO_A_RUN):
+        return finding
+    return replace(finding, message=finding.message.removesuffix(LEFT_TO_A_RUN) + CHECKED_BY_A_RUN)
 
 
 def calls_of(traced: Trace) -> list[tuple[Program, PallasCall, list[Array | None]]]:
@@ -272,7 +366,7 @@ def call_report(subject: Subject, function: str | None) -> CallReport:
             "array": str(operand.array),
             "block": [str(dim) for dim in operand.dims],
             "space": operand.space,
-            "space_meaning": SPACES.get(operand.space),
+            "space_meaning": DEFAULT_SPACES.get((operand.space, subject.backend or ""), SPACES.get(operand.space)),
             "index_map": _place(operand.map_at),
             "spec": _place(operand.spec_at),
             "aliases": [n for s, n in call.aliases if operand.kind == "input" and s - call.slots.prefetch == position],
@@ -368,7 +462,13 @@ def told_by_running(known: Sequence[Finding], run: Sequence[Finding]) -> list[Fi
         return code, one.file, one.line, one.column, one.function, one.call_line
 
     places = {key(one, one.code) for one in known}
-    return [one for one in run if not {key(one, one.code), key(one, SAME_FAULT.get(one.code))} & places]
+
+    def is_new(one: Finding) -> bool:
+        if one.code == "unsupported":  # each has a reason of its own
+            return True
+        return not {key(one, one.code), key(one, SAME_FAULT.get(one.code))} & places
+
+    return [one for one in run if is_new(one)]
 
 
 def _place(span: Span | None) -> dict[str, object] | None:

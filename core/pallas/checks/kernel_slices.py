@@ -14,6 +14,9 @@ from hloscope.core.pallas.call import from_point
 from hloscope.core.pallas.checks.finding import Finding, Subject
 from hloscope.core.pallas.jaxpr import Span
 
+LEFT_TO_A_RUN = "is not checked (--interpret checks it for one input)"
+"""What is said of an access that the trace cannot decide and a run can."""
+
 
 def check_slices(subject: Subject) -> Iterator[Finding]:
     """Every access of every reference, scoped ones and DMAs too."""
@@ -56,7 +59,7 @@ def check_slices(subject: Subject) -> Iterator[Finding]:
         count = f"{len(places)} {kind}es" if len(places) > 1 else f"one {kind}"
         yield subject.finding(
             "unsupported",
-            f"{count} of the kernel {which} is not checked (--interpret checks it for one input)",
+            f"{count} of the kernel {which} {LEFT_TO_A_RUN}",
             places[0],
         )
 

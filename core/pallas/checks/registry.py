@@ -22,6 +22,7 @@ from hloscope.core.pallas.checks import (
     outputs,
     padding,
     refusals,
+    spaces,
     windows,
 )
 from hloscope.core.pallas.checks.finding import Finding, Subject
@@ -125,7 +126,7 @@ CODES: Mapping[str, Code] = {
         "warning", "a semaphore is not zero when the kernel ends", "wait for every copy that was started"
     ),
     "memory-space": Code(
-        "error", "the running kernel loads or stores what lies in HBM", "copy it with make_async_copy or sync_copy"
+        "error", "the kernel loads or stores what lies in HBM", "copy it with make_async_copy or sync_copy"
     ),
     "copy-shape": Code("error", "a copy between references of different shapes", "slice both ends alike"),
     "order-dependent": Code("error", "the result depends on the order of steps or on when copies finish"),
@@ -150,6 +151,7 @@ CHECKS: tuple[Check, ...] = (
     windows.check_range,
     windows.check_partial,
     kernel_slices.check_slices,
+    spaces.check_spaces,
     outputs.check_unwritten,
     outputs.check_revisits,
     outputs.check_overlaps,
@@ -168,7 +170,7 @@ CHECKS: tuple[Check, ...] = (
 """Checks of a traced call, in the order of their findings."""
 
 
-EXPLAINS = frozenset({"block-shape", "block-window", "no-lowering-rule", "dimension-semantics-length"})
+EXPLAINS = frozenset({"block-shape", "block-window", "no-lowering-rule", "dimension-semantics-length", "memory-space"})
 """Errors of ours for which jax's lowering refuses, too."""
 
 

@@ -62,7 +62,7 @@ def run_call(
     machine.axis_names = call.grid_names
     with np.errstate(all="ignore"):
         for point in itertools.product(*map(range, grid)):
-            machine.point = tuple(i for d, i in enumerate(point) if d not in call.vmapped)
+            machine.point = call.own_point(point)
             blocks = [
                 _block(machine, operand, array, point, scalars())
                 for operand, array in zip(call.operands, arrays, strict=True)

@@ -23,7 +23,7 @@ from hloscope.core.pallas.call import PallasCall
 from hloscope.core.pallas.grid import concrete_grid
 from hloscope.core.pallas.interpret.faults import Fault, Faults, Observer, Outcome, Step
 from hloscope.core.pallas.interpret.generic import block_index
-from hloscope.core.pallas.interpret.loops import EndlessLoop
+from hloscope.core.pallas.interpret.loops import EndlessLoop, Stopped, changes
 from hloscope.core.pallas.interpret.lowering import Lowering
 from hloscope.core.pallas.interpret.machine import Machine, Run
 from hloscope.core.pallas.interpret.memory import (
@@ -36,6 +36,7 @@ from hloscope.core.pallas.interpret.memory import (
     keep_as_told,
     lanes_outside,
     pointed,
+    reach_text,
     read,
     region,
     resolve,
@@ -140,7 +141,7 @@ class GpuMachine(Machine):
     def _run_program(self, number: int) -> None:
         point = self.points[number]
         self.program = number
-        self.point = tuple(i for d, i in enumerate(point) if d not in self.call.vmapped)
+        self.point = self.call.own_point(point)
         self._note("step", f"program {number}")
         refs: list[Ref] = []
         for operand, memory, windows in zip(self.call.operands, self.memories, self.windows, strict=True):
@@ -148,7 +149,8 @@ class GpuMachine(Machine):
             entries: list[Any] = []
             for dim, start, size, low in zip(operand.dims, seen.starts, seen.sizes, memory.low, strict=True):
                 entries.append(Cut(start + low, size) if dim.in_ref else start + low)
-            refs.append(Ref(memory.buffer, (Index(tuple(entries)),)))
+            named = memory.buffer if memory.buffer.name == operand.name else replace(memory.buffer, name=operand.name)
+            refs.append(Ref(named, (Index(tuple(entries)),)))
         scratch = [self.allocate("scratch", aval) for aval in self.call.scratch]
         self.evaluate(self.call.kernel, [*refs, *scratch])
 
@@ -166,7 +168,8 @@ class GpuMachine(Machine):
         self._note(kind, f"{ref.buffer.name}{replace(where, box=box)}")
 
     def _global(self, ref: Ref) -> _Memory | None:
-        return next((memory for memory in self.memories if memory.buffer is ref.buffer), None)
+        data = ref.buffer.data  # an aliased output has its input's memory under a name of its own
+        return next((memory for memory in self.memories if memory.buffer.data is data), None)
 
     def allocate(self, name: str, aval: Any) -> Ref:
         dtype = dtype_of(aval.dtype)
@@ -175,8 +178,9 @@ class GpuMachine(Machine):
     def idle(self, place: Span | None) -> Generator[Any, None, None]:
         if len(self.points) == 1:
             raise EndlessLoop("the loop never ends: it reads memory that nothing else changes", place)
-        raise UnsupportedError(
-            f"the loop at {place} waits for another program, and here each one runs to its end before the next begins"
+        raise Stopped(
+            f"the loop at {place} waits for another program, and here each one runs to its end before the next begins",
+            place,
         )
         yield
 
@@ -186,7 +190,7 @@ class GpuMachine(Machine):
         """A pointer goes where it is told: inside the array another block's elements, past its end foreign memory."""
         memory = self._global(ref)
         if memory is None:
-            self._outside(ref, f"index {np.max(start)} of dimension {dim}", extent)
+            self._outside(ref, f"{reach_text(start, size, extent)} of dimension {dim}", extent)
             return clamp_range(ref, dim, start, size, extent)
         view = ref.views[0]
         assert isinstance(view, Index)
@@ -194,10 +198,11 @@ class GpuMachine(Machine):
         base = cuts[dim].start if dim < len(cuts) else 0
         bound = memory.buffer.data.shape[[d for d, one in enumerate(view.entries) if isinstance(one, Cut)][dim]]
         reach = int(np.max(start)) + base + size
+        what = f"{reach_text(start, size, extent)} of dimension {dim}"
         if int(np.min(start)) + base < 0 or reach > bound:
-            self._outside(ref, f"elements up to {int(np.max(start)) + size} of dimension {dim}", extent)
+            self._outside(ref, what, extent)
             return clamp_range(ref, dim, start, size, extent)
-        self._outside(ref, f"elements up to {int(np.max(start)) + size} of dimension {dim} of its block", extent)
+        self._outside(ref, f"{what} of its block", extent)
         return clamp_range(ref, dim, start, size, extent)
 
     def masked_target(self, ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], mask: Any) -> tuple[Ref, Any]:
@@ -299,7 +304,7 @@ class GpuMachine(Machine):
         else:
             write_masked(ref, value, mask)
 
-    def atomic(self, target: Ref, combine: Callable[[Any, Any], Any], value: Any, mask: Array | None) -> Array:
+    def atomic(self, target: Ref, combine: Callable[..., Any], values: Sequence[Any], mask: Array | None) -> Array:
         memory = self._global(target)
         if memory is not None:
             self._access(memory, target, "atomic", mask)
@@ -314,9 +319,36 @@ class GpuMachine(Machine):
                 )
             )
         self._note_access("atomic", target, mask)
+        shared = _lanes_by_element(target, mask)
+        if shared is not None:
+            return self._atomic_lanes(target, combine, values, shared)
         old = read(target)
-        self._put(target, combine(old, value).astype(old.dtype), mask)
+        new = combine(old, *values).astype(old.dtype)
+        self._put(target, new, mask)
+        self.changes += changes(old, new, mask)
         return old
+
+    def _atomic_lanes(
+        self, target: Ref, combine: Callable[..., Any], values: Sequence[Any], lanes: tuple[Array, Array]
+    ) -> Array:
+        """Lanes that share elements update them one after the other; in which order is a choice of the run."""
+        places, chosen = lanes
+        buffer = target.buffer
+        label = f"the order in which the lanes of one atomic update an element of {buffer.name}"
+        if self.choices.choose(2, label, self.place):
+            chosen = chosen[::-1]
+        flat = buffer.data.reshape(-1)  # a view: buffers are whole arrays
+        given = [np.broadcast_to(np.asarray(one), places.shape).reshape(-1) for one in values]
+        old = np.array(flat[places.reshape(-1)])
+        before = np.array(flat[places.reshape(-1)])
+        for lane in chosen:
+            place = places.flat[lane]
+            old[lane] = flat[place]
+            flat[place] = combine(old[lane], *(one[lane] for one in given))
+        if buffer.written is not None:
+            buffer.written.reshape(-1)[places.reshape(-1)[chosen]] = True
+        self.changes += changes(before, flat[places.reshape(-1)], None)
+        return old.reshape(places.shape)
 
     def _access(self, memory: _Memory, ref: Ref, kind: str, mask: Array | None) -> None:
         me, views = self.program, _plain(ref)
@@ -397,6 +429,25 @@ def _chosen(part: Array, mask: Array | None) -> Array:
     if mask is None:
         return part
     return part[np.broadcast_to(mask, part.shape)]
+
+
+def _lanes_by_element(target: Ref, mask: Array | None) -> tuple[Array, Array] | None:
+    """(element of each lane, the lanes that the mask selects) where some of those share an element; else None."""
+    if all(isinstance(view, Index) and view.is_basic for view in target.views):
+        return None
+    data = target.buffer.data
+    places = apply(np.arange(data.size).reshape(data.shape), _unbitcast(target))
+    chosen = np.arange(places.size)
+    if mask is not None:
+        chosen = chosen[np.broadcast_to(mask, places.shape).reshape(-1)]
+    return (places, chosen) if len(np.unique(places.reshape(-1)[chosen])) < len(chosen) else None
+
+
+def _unbitcast(ref: Ref) -> list[Index | Reinterpret]:
+    """The views of an atomic's target. Raises ``UnsupportedError`` for one that sees other elements."""
+    if any(isinstance(view, Reinterpret) and view.kind == "BitcastTransform" for view in ref.views):
+        raise UnsupportedError("an atomic through a bitcast beside indices that are arrays is not supported")
+    return list(ref.views)
 
 
 def _own(ref: Ref, mask: Array | None) -> Array | None:

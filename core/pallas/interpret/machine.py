@@ -17,7 +17,16 @@ import numpy as np
 
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.index_map import INLINED
-from hloscope.core.pallas.interpret.loops import CHANGES, MOST_ROUNDS, EndlessLoop, deciding, same_values
+from hloscope.core.pallas.interpret.loops import (
+    LONG,
+    MOST_ROUNDS,
+    SIGNALS,
+    EndlessLoop,
+    Stopped,
+    changes,
+    deciding,
+    same_values,
+)
 from hloscope.core.pallas.interpret.lowering import Lowering
 from hloscope.core.pallas.interpret.memory import (
     Buffer,
@@ -83,6 +92,8 @@ class Machine:
         """What lowering may choose, where that is varied."""
         self.changes = 0
         """How often memory or a semaphore was changed."""
+        self.long_loops = 0
+        """How many of the running loops have gone round often: whether a store changes anything is looked at then."""
         self.deadline: float | None = None
         """When the run is given up, by ``time.monotonic``."""
         self._plans: dict[int, _Plan] = {}
@@ -107,11 +118,14 @@ class Machine:
             return _results(jaxpr, known)
         for step in plan.steps:
             operands = [known[one] if type(one) is int else one[1] for one in step.inputs]
-            if step.rule is not None:
-                results = _computed(step, operands)
-            else:
-                self.place = step.equation.place or self.place
-                results = yield from self.effect(step.equation, operands)
+            try:
+                if step.rule is not None:
+                    results = _computed(step, operands)
+                else:
+                    self.place = step.equation.place or self.place
+                    results = yield from self.effect(step.equation, operands)
+            except UnsupportedError as error:
+                raise self._stopped(error, step.equation) from None
             for variable, value in zip(step.outputs, results, strict=True):
                 if variable is not None:
                     known[variable] = value
@@ -122,12 +136,21 @@ class Machine:
     def _run_pure(self, plan: _Plan, known: dict[int, Any]) -> None:
         for step in plan.steps:
             operands = [known[one] if type(one) is int else one[1] for one in step.inputs]
-            results = _computed(step, operands) if step.rule is not None else self._pure_effect(step.equation, operands)
+            try:
+                if step.rule is not None:
+                    results = _computed(step, operands)
+                else:
+                    results = self._pure_effect(step.equation, operands)
+            except UnsupportedError as error:
+                raise self._stopped(error, step.equation) from None
             for variable, value in zip(step.outputs, results, strict=True):
                 if variable is not None:
                     known[variable] = value
             for variable in step.dead:
                 known.pop(variable, None)
+
+    def _stopped(self, error: UnsupportedError, equation: Equation) -> Stopped:
+        return error if isinstance(error, Stopped) else Stopped(error.message, equation.place or self.place)
 
     def _pure_effect(self, equation: Equation, operands: Sequence[Any]) -> Sequence[Any]:
         name = equation.primitive
@@ -203,7 +226,7 @@ class Machine:
     def effect(self, equation: Equation, operands: Sequence[Any]) -> Run:
         """Runs one equation that is not in the table."""
         name = equation.primitive
-        if name in CHANGES:
+        if name in SIGNALS:
             self.changes += 1
         if name == "program_id":
             return [np.int32(self.grid_index(equation.params["axis"]))]
@@ -267,13 +290,15 @@ class Machine:
         pure = self.is_pure(test) and self.is_pure(body)
         decides: frozenset[int] | None = None
         for number in itertools.count():
-            before, changes = carry, self.changes
+            before, seen = carry, self.changes
             (goes_on,) = yield from self.run(test, [*operands[:first], *carry])
             if not bool(goes_on):
+                self.long_loops -= number > LONG
                 return carry
             self.check_time(number, outer)
+            self.long_loops += number == LONG
             carry = yield from self.run(body, [*operands[first : first + second], *carry])
-            if changes == self.changes and number:
+            if seen == self.changes and number:
                 decides = deciding(equation) if decides is None else decides
                 if same_values(before, carry, decides):
                     self.place = outer
@@ -286,15 +311,15 @@ class Machine:
         """Raises ``UnsupportedError`` where a loop goes on too long, or the run does."""
         if rounds >= MOST_ROUNDS:
             self.place = place
-            raise UnsupportedError(f"the loop at {place} goes on after {MOST_ROUNDS:,} rounds: it is given up")
+            raise Stopped(f"the loop at {place} goes on after {MOST_ROUNDS:,} rounds: it is given up", place)
         if self.deadline is not None and time.monotonic() > self.deadline:
             self.place = place
-            raise UnsupportedError(f"the time is up in the loop at {place}: --timeout gives more")
+            raise Stopped(f"the time is up in the loop at {place}: --timeout gives more", place)
 
     def idle(self, place: Span | None) -> Generator[Any, None, None]:
         """A round of a loop was as the one before, and its condition reads memory or a semaphore."""
-        raise UnsupportedError(
-            f"the loop at {place} waits for memory or a semaphore to change, and here nothing else runs"
+        raise Stopped(
+            f"the loop at {place} waits for memory or a semaphore to change, and here nothing else runs", place
         )
         yield
 
@@ -350,15 +375,21 @@ class Machine:
         yield from self.pause()
         target = self.target(equation, operands, 2)
         old = self.load(target) if equation.outputs[0] is not None else None
-        self.store(target, operands[1])
+        self._put_watched(target, operands[1], None)
         return [old]
 
     def do_addupdate(self, equation: Equation, operands: Sequence[Any]) -> Run:
         """``ref[…] += value``."""
         yield from self.pause()
         target = self.target(equation, operands, 2)
-        self.store(target, self.load(target) + operands[1])
+        self._put_watched(target, self.load(target) + operands[1], None)
         return []
+
+    def _put_watched(self, target: Ref, value: Any, mask: Array | None) -> None:
+        """A store; in a long loop one that leaves the memory as it was changes nothing."""
+        before = read(target) if self.long_loops else None
+        self.store(target, value, mask)
+        self.changes += 1 if before is None else changes(before, read(target), None)
 
     def do_masked_load(self, equation: Equation, operands: Sequence[Any]) -> Run:
         """A load of the elements that a mask selects; others come from ``other``."""
@@ -387,7 +418,7 @@ class Machine:
         chosen = cropped(chosen, target)
         new = cropped(slot_value(value, operands), target)
         old = self.load(target, chosen) if equation.outputs[0] is not None else None
-        self.store(target, new, chosen)
+        self._put_watched(target, new, chosen)
         return [old]
 
     def masked_target(self, ref: Ref, transforms: Sequence[Any], operands: Sequence[Any], mask: Any) -> tuple[Ref, Any]:
@@ -427,18 +458,20 @@ class Machine:
         combine = ATOMICS.get(str(equation.params["atomic_type"]).lower())
         if combine is None:
             raise UnsupportedError(f"atomic_{equation.params['atomic_type']} is not supported by the interpreters")
-        return [self.atomic(target, combine, slot_value(value, operands), chosen)]
+        return [self.atomic(target, combine, (slot_value(value, operands),), chosen)]
 
     def do_atomic_cas(self, equation: Equation, operands: Sequence[Any]) -> Run:
         """An atomic compare and swap, giving the old value."""
         yield from self.pause()
         target, expected, new = operands[:3]
-        return [self.atomic(target, lambda old, _: np.where(old == expected, new, old), new, None)]
+        return [self.atomic(target, _swapped_if_equal, (expected, new), None)]
 
-    def atomic(self, target: Ref, combine: Callable[[Any, Any], Any], value: Any, mask: Array | None) -> Array:
-        """Reads, combines and writes as one access."""
+    def atomic(self, target: Ref, combine: Callable[..., Any], values: Sequence[Any], mask: Array | None) -> Array:
+        """Reads, combines and writes as one access: lanes that share an element count once, as ``interpret=True``."""
         old = self.load(target)
-        self.store(target, combine(old, value).astype(old.dtype), mask)
+        new = combine(old, *values).astype(old.dtype)
+        self.store(target, new, mask)
+        self.changes += changes(old, new, mask)
         return old
 
     def pause(self) -> Generator[Any, None, None]:
@@ -514,6 +547,10 @@ class Machine:
         del operands
         return [None] * len(equation.outputs)
         yield
+
+
+def _swapped_if_equal(old: Any, expected: Any, new: Any) -> Any:
+    return np.where(old == expected, new, old)
 
 
 ATOMICS: dict[str, Callable[[Any, Any], Any]] = {

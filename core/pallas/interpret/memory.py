@@ -19,6 +19,8 @@ from hloscope.core.pallas.interpret.primitives import clamped
 from hloscope.core.pallas.jaxpr import Array, Aval, Indexer, Reinterpret, Slice, Slot, dtype_of
 
 _NUMBERS = itertools.count()
+MOST_NAMED = 3
+"""Indices out of range that are named one by one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -145,6 +147,16 @@ def clamp_range(ref: Ref, dim: int, start: Any, size: int, extent: int) -> Any:
         array = np.asarray(start)
         return np.clip(np.where(array < 0, array + extent, array), 0, extent - 1)
     return clamped(int(start), size, extent)
+
+
+def reach_text(start: Any, size: int, extent: int) -> str:
+    """Which elements an access out of range reaches for, in words: of indices only those that are out of range."""
+    if np.ndim(start):
+        stray = np.unique(np.asarray(start)[(np.asarray(start) < 0) | (np.asarray(start) >= extent)])
+        if len(stray) > MOST_NAMED:
+            return f"{len(stray):,} elements out of range, {stray[0]} to {stray[-1]},"
+        return ("element " if len(stray) == 1 else "elements ") + " and ".join(map(str, stray.tolist()))
+    return f"elements {int(start)}:{int(start) + size}" if size != 1 else f"element {int(start)}"
 
 
 def keep_range(ref: Ref, dim: int, start: Any, size: int, extent: int) -> Any:

@@ -47,17 +47,21 @@ class PipelinedMachine(WatchedMachine):
     def _windows(self, core: Core, point: Sequence[int] | None, scalars: Sequence[Ref]) -> list[Window | None]:
         assert point is not None
         found: list[Window | None] = []
+        now, kept = core.point, core.place
+        core.point = self.call.own_point(point)  # maps are evaluated a step ahead
         for operand in self.call.operands:
             if uncopied(operand):
                 found.append(None)
                 continue
-            kept = core.place
             seen = window(operand.dims, block_index(self, operand, point, scalars))
             found.append(seen)
             core.place = kept
             sizes = zip(seen.sizes, operand.dims, strict=True)
             if (bad := next((dim for size, dim in sizes if size > dim.size), None)) is not None:
                 raise UnsupportedError(f"the index map of {operand.title} asks for more than {bad} holds")
+            if operand.kind == "input":
+                self._check_window(core, operand, seen)
+        core.point = now
         return found
 
     def _buffered(self, core: Core, position: int, operand: Operand) -> Buffered:
@@ -124,7 +128,6 @@ class PipelinedMachine(WatchedMachine):
 
     def _fetch(self, core: Core, block: Buffered, seen: Window, buffer: Buffer) -> Copy:
         inside = seen.inside(block.operand.array.shape)
-        self._check_window(core, block.operand, seen)
         whole = inside is not None and all(a.stop - a.start == n for a, n in zip(inside, seen.sizes, strict=True))
         if not whole:
             what = f"what the padding of {block.operand.title} holds in {seen}"

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hloscope.core.errors import UnsupportedError
+from hloscope.core.errors import UnsupportedError, UsageError
 from hloscope.core.ledger import LedgerWriter
 from hloscope.core.ledger.events import PallasStep
 from hloscope.core.pallas.call import Argument, PallasCall, Program
@@ -24,11 +24,11 @@ from hloscope.core.pallas.chips import find_chip
 from hloscope.core.pallas.grid import concrete_grid
 from hloscope.core.pallas.interpret import generic, gpu, tpu
 from hloscope.core.pallas.interpret.faults import Fault, Observer, Outcome, Step
-from hloscope.core.pallas.interpret.loops import EndlessLoop
+from hloscope.core.pallas.interpret.loops import EndlessLoop, Stopped
 from hloscope.core.pallas.interpret.mesh import MeshMachine
 from hloscope.core.pallas.interpret.order import Choices, Decision
 from hloscope.core.pallas.jaxpr import Array, Span, dtype_of, itemsize_bits
-from hloscope.core.pallas.report import Rung, backend_of
+from hloscope.core.pallas.report import Ran, Rung, backend_of
 from hloscope.core.pallas.tracing import Trace
 
 CORES = 2
@@ -63,12 +63,15 @@ class _Session:
     runs: int
     recorder: LedgerWriter | None
     timeout: float
+    ran: list[Ran]
     turns: dict[int, int] = field(default_factory=dict[int, int])
     """Call -> how often the program has made it."""
     told: set[tuple[object, ...]] = field(default_factory=set[tuple[object, ...]])
     """Call and fault of what was told in an earlier run."""
     function: str | None = None
     """The function whose program runs."""
+    stopped: UnsupportedError | None = None
+    """What stopped the plain arithmetic: told unless the memory's run says that the call never ends."""
     endless: Fault | None = None
     """What the plain arithmetic of the running call met: it is told unless the memory's run tells it, too."""
     findings: list[Finding] = field(default_factory=list[Finding])
@@ -93,8 +96,10 @@ class _Session:
             call, Fault("interpreter-failed", f"the interpreter stops: {type(error).__name__}: {error}", call.at)
         )
 
-    def unsupported(self, call: PallasCall, rung: str, reason: str) -> None:
-        self.finding(call, Fault("unsupported", f"the {rung} interpreter stops: {reason}", call.at))
+    def unsupported(self, call: PallasCall, rung: str, error: UnsupportedError) -> None:
+        """At the statement that stops an interpreter, where it is one."""
+        place = error.place if isinstance(error, Stopped) else None
+        self.finding(call, Fault("unsupported", f"the {rung} interpreter stops: {error.message}", place or call.at))
 
     def rung(self, call: PallasCall, name: str, outcome: str, seeds: Sequence[int] = ()) -> None:
         """What an interpreter gave for a call."""
@@ -110,14 +115,14 @@ class _Session:
         unused: frozenset[int],
     ) -> list[list[Array]]:
         self._check_size(call, operands)
-        self.endless = None
+        self.endless = self.stopped = None
         self.turns[call.number] = self.turns.get(call.number, 0) + 1
         plain = self._generic(call, operands)
         deadline, told = time.monotonic() + self.timeout, len(self.findings)
         backend = backend_of(call, find_chip(self.target) if self.target else None)
         outputs: list[list[Array]] | None = None
         if backend == "mosaic_gpu":
-            self.unsupported(call, "GPU-like", "Mosaic GPU's memories and barriers are not modelled")
+            self.unsupported(call, "GPU-like", UnsupportedError("Mosaic GPU's memories and barriers are not modelled"))
         elif backend == "triton":
 
             def on_gpu(choices: Choices, observer: Observer | None) -> Outcome:
@@ -133,11 +138,24 @@ class _Session:
                 )
 
             outputs = self._orders(call, "tpu", on_tpu)
-        if self.endless is not None and not any(one.code == "livelock" for one in self.findings[told:]):
+        if len(operands) == 1:
+            slots = call.slots
+            given = tuple(np.asarray(one) for one in operands[0][: slots.dynamic + slots.prefetch])
+            self.ran.append(Ran(call.number, self.function, self.turns[call.number], given, outputs is not None))
+        endless = [one for one in self.findings[told:] if one.code in ("livelock", "deadlock")]
+        if self.endless is not None and not endless:
             self.finding(call, self.endless)
-        found = plain if plain is not None else outputs
+        if self.stopped is not None and not (endless and isinstance(self.stopped, Stopped)):
+            self.unsupported(call, "generic", self.stopped)
+        # lanes that share an element of an atomic count each, and once under interpret=True
+        found = outputs if backend == "triton" and outputs is not None else plain if plain is not None else outputs
         if found is None:
-            raise UnsupportedError(f"no interpreter runs {call.name}: what comes after it is not run either")
+            why = (
+                f"{call.name} does not end"
+                if endless or self.endless is not None
+                else f"no interpreter runs {call.name} to its end"
+            )
+            raise UnsupportedError(f"{why}: what comes after it is not run either")
         return found
 
     def _observer(self, call: PallasCall) -> Observer | None:
@@ -180,7 +198,7 @@ class _Session:
             self.endless = Fault("livelock", error.message, error.place)
         except UnsupportedError as error:
             outcome = "unsupported"
-            self.unsupported(call, "generic", error.message)
+            self.stopped = error
         except FAILURES as error:
             outcome = "unsupported"
             self.failed(call, error)
@@ -213,7 +231,7 @@ class _Session:
                         if not raced and (not fault.about or fault.about not in told):
                             faults[fault.key] = fault
         except UnsupportedError as error:
-            self.unsupported(call, "TPU-like" if name == "tpu" else "GPU-like", error.message)
+            self.unsupported(call, "TPU-like" if name == "tpu" else "GPU-like", error)
             self.rung(call, name, "unsupported", seeds)
             return None
         except FAILURES as error:
@@ -238,13 +256,15 @@ def interpret_trace(
     runs: int = 4,
     recorder: LedgerWriter | None = None,
     timeout: float = MOST_SECONDS_A_CALL,
+    ran: list[Ran] | None = None,
 ) -> tuple[list[Finding], list[Rung]]:
     """Runs every program of a trace, its kernels instrumented.
 
     ``timeout`` is how many seconds each interpreter of a call may take. ``recorder`` is told every step of the plain
-    run of each call. What cannot be run is a finding ``unsupported`` that says why.
+    run of each call, ``ran`` gets what each run was given. What cannot be run is a finding ``unsupported`` that says
+    why.
     """
-    session = _Session(trace, target, seed, runs, recorder, timeout)
+    session = _Session(trace, target, seed, runs, recorder, timeout, [] if ran is None else ran)
     for program in trace.programs:
         if program.jaxpr is None:
             continue
@@ -384,13 +404,22 @@ def observe_call(
     seed: int | None = None, forced: Sequence[int] | None = None, cores: int = 1,
     axes: Sequence[tuple[str, int]] = (), backend: str = "tpu",
 ) -> Outcome:  # fmt: skip
-    """Runs one call and tells every step of it to an observer: what a debugger shows."""
+    """Runs one call and tells every step of it to an observer: what a debugger shows.
+
+    ``backend`` is a key of ``MACHINES``. Raises ``UsageError`` for another word, ``UnsupportedError`` for a call that
+    the machine does not have.
+    """
+    if backend not in MACHINES:
+        raise UsageError(f"no machine {backend!r}: one of {', '.join(MACHINES)}")
     call = trace.calls[number]
     choices = Choices(seed=seed, forced=None if forced is None else tuple(forced))
-    if backend == "triton":
+    if MACHINES[backend] == "gpu":
         return gpu.run_gpu(call, operands[0], choices, observer=observer)
     return tpu.run_tpu(call, operands, choices, cores=cores, axes=axes, observer=observer)
 
+
+MACHINES: Mapping[str, str] = {"tpu": "tpu", "triton": "gpu", "gpu": "gpu"}
+"""What ``observe_call`` takes for a backend -> the interpreter that runs it."""
 
 RUNGS: Mapping[str, tuple[str, str]] = {
     "generic": (generic.PROVES, generic.CANNOT),

@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -252,7 +253,8 @@ class TpuMachine(PipelinedMachine):
         for operand in self.call.outputs:
             source = self.call.alias_of_output(operand.number)
             if source is not None:
-                found.append(found[source.number])  # one memory
+                shared = found[source.number]  # one memory, by the name that the kernel has for the output
+                found.append(replace(shared, name=operand.name))
                 continue
             shape, dtype = operand.array.shape, dtype_of(operand.array.dtype)
             data = filled(shape, dtype)
@@ -282,7 +284,7 @@ class TpuMachine(PipelinedMachine):
         scalars, blocks, scratch = core.scalars, core.blocks, core.scratch
         windows = self._windows(core, core.points[0], scalars) if core.points else []
         for step, point in enumerate(core.points):
-            core.point = tuple(i for d, i in enumerate(point) if d not in call.vmapped)
+            core.point = call.own_point(point)
             core.place = call.at
             self.note("step", f"step {step} of {core.title}")
             yield

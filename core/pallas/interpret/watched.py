@@ -25,6 +25,7 @@ from hloscope.core.pallas.interpret.memory import (
     apply,
     clamp_range,
     keep_range,
+    reach_text,
     read,
     region,
     resolve,
@@ -250,11 +251,10 @@ class WatchedMachine(Machine):
 
     def out_of_range(self, ref: Ref, dim: int, start: Any, size: int, extent: int) -> Any:
         core = self.current
-        text = f"{int(start)}:{int(start) + size}" if np.ndim(start) == 0 else f"up to {int(np.max(start))}"
         self.faults.add(
             Fault(
                 "out-of-bounds",
-                f"{from_point(core.point)}the kernel accesses elements {text} of dimension {dim} of"
+                f"{from_point(core.point)}the kernel accesses {reach_text(start, size, extent)} of dimension {dim} of"
                 f" {ref.buffer.name}, which has {extent}",
                 core.place,
             )

@@ -10,9 +10,11 @@ import pytest
 
 from hloscope.core.pallas.checks.finding import Finding
 from hloscope.core.pallas.checks.registry import CODES
-from hloscope.core.pallas.report import ordered, told_by_running
+from hloscope.core.pallas.interpret.session import interpret_trace
+from hloscope.core.pallas.report import Ran, analyse_trace, ordered, told_by_running
 
 Look = Callable[[str], Any]
+RUNS_TWICE = "one_row_of_a_later_run"
 WITH_FAULTS = ("wrong.py", "refused.py", "programs.py")
 
 
@@ -109,6 +111,31 @@ def test_a_changed_result_names_the_choice_that_changed_it(kernels: Look) -> Non
     found = [one for one in looked.ran[0] if one.code == "order-dependent"]
     assert any("copy.start()" in looked.line(one) and "ends at once or late" in one.message for one in found)
     assert any("parallel dimension 0" in one.message for one in found)
+
+
+def test_a_call_made_several_times_shows_the_blocks_of_each(kernels: Look) -> None:
+    looked = kernels("wrong.py")
+    alone = replace(looked.trace, programs=tuple(p for p in looked.trace.programs if p.function == RUNS_TWICE))
+    ran: list[Ran] = []
+    found, _ = interpret_trace(alone, "v5e", runs=0, ran=ran)
+    place = next(number for number, line in enumerate(looked.lines, 1) if "rows: (rows[i], 0)" in line)
+    (told,) = [one for one in found if one.code == "index-map-out-of-range"]
+    assert told.message.startswith("in run 2 of the call: at grid point (2,) the index map of input x_ref reads")
+    assert told.line == place and "pallas_call" in looked.lines[(told.call_line or 0) - 1]
+    report = analyse_trace(looked.trace, "v5e", ran)
+    mine = [one for one in report.calls if one.function == RUNS_TWICE]
+    assert [(one.turn, one.operands[0]["blocks"], one.operands[0]["out_of_range"]) for one in mine] == [
+        (1, 3, 0), (2, 3, 1)
+    ]  # fmt: skip
+    mine = [one for one in report.findings if one.function == RUNS_TWICE]
+    said = [one.message for one in mine if one.severity == "error"]
+    assert not [one for one in mine if one.code == "unsupported" and "not known without running" in one.message]
+    assert len(said) == 1 and "in run 2 of the call: at grid point (2,)" in said[0] and "block 4 of 4" in said[0]
+
+
+def test_a_refusal_that_is_explained_is_told_once(kernels: Look) -> None:
+    found = [one for one in kernels("wrong.py").static.findings if one.function == "reads_hbm"]
+    assert [one.code for one in found if one.severity == "error"] == ["memory-space"]
 
 
 def test_every_code_is_explained() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hloscope.core.errors import UnsupportedError
+from hloscope.core.errors import UnsupportedError, UsageError
 from hloscope.core.pallas.interpret import generic
 from hloscope.core.pallas.interpret.faults import Observer, Outcome, Step
 from hloscope.core.pallas.interpret.gpu import run_gpu
@@ -93,6 +94,7 @@ def test_lanes_out_of_range_are_told_once_and_race_with_nothing(kernels: Look) -
     looked = kernels("programs.py")
     found = [one for one in looked.ran[0] if one.call == "_scattered" and one.severity == "error"]
     assert {one.code for one in found} == {"out-of-bounds"} and len(found) == 2
+    assert "accesses element 36 of dimension 0 of o_ref, which has 36" in " ".join(one.message for one in found)
     number, operands = operands_of(looked.trace, "last_lanes_outside")
     outcome = run_gpu(looked.trace.calls[number], operands, Choices())
     expected = np.zeros(36, np.int32)
@@ -102,11 +104,38 @@ def test_lanes_out_of_range_are_told_once_and_race_with_nothing(kernels: Look) -
     np.testing.assert_array_equal(outcome.outputs[0][0], expected)
 
 
+def test_every_lane_of_an_atomic_counts(kernels: Look) -> None:
+    """``interpret=True`` counts lanes that share an element once; a GPU takes them one after the other."""
+    trace = kernels("programs.py").trace
+    number, (at, values, start) = operands_of(trace, "lanes_that_share_elements")
+    outcome = observe_call(trace, number, [[at, values, start]], lambda _: None, backend="triton")
+    combined = (np.add, np.maximum, np.minimum, np.bitwise_and, np.bitwise_or, np.bitwise_xor)
+    for row, combine in enumerate(combined):
+        combine.at(start[row], at, values)
+    np.testing.assert_array_equal(outcome.outputs[0][0], start)
+    assert not outcome.faults
+    number, (at, values, start) = operands_of(trace, "lanes_that_exchange")
+    for order, last in ((0, [12, 6, 1, 4]), (1, [9, 6, 1, 2])):
+        outcome = run_gpu(trace.calls[number], [at, values, start], Choices(forced=(order,)))
+        np.testing.assert_array_equal(outcome.outputs[0][0], [last])
+
+
+def test_a_machine_that_is_not_there_is_refused(kernels: Look) -> None:
+    trace = kernels("programs.py").trace
+    number, operands = operands_of(trace, "guarded")
+    with pytest.raises(UsageError, match="no machine 'cuda': one of tpu, triton, gpu"):
+        observe_call(trace, number, [operands], lambda _: None, backend="cuda")
+
+
 def test_a_run_that_takes_too_long_is_given_up(kernels: Look) -> None:
     trace = kernels("pairs.py").trace
     number, operands = operands_of(trace, "livelock_of_values_right")
     with pytest.raises(UnsupportedError, match=r"time is up in the loop at .*pairs\.py:\d+"):
         run_tpu(trace.calls[number], [operands], Choices(), deadline=0.0)
+    found, _ = interpret_trace(only(trace, "livelock_of_values_right"), "v5e", timeout=0.0)
+    assert {one.line for one in found if "time is up" in one.message} == {
+        number for number, line in enumerate(kernels("pairs.py").lines, 1) if "(s[0] + step" in line
+    }
 
 
 @pytest.mark.parametrize("function", ["past_the_end", "one_block_off", "no_init", "padded_sum"])
@@ -119,6 +148,11 @@ def test_wrong_kernels_give_the_same_wrong_numbers_as_in_jax(kernels: Look, func
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-4, equal_nan=True)
     if function in ("no_init", "padded_sum"):
         assert np.isnan(ours[0]).any()
+
+
+def only(trace: Trace, function: str) -> Trace:
+    """A trace with one of its functions."""
+    return replace(trace, programs=tuple(one for one in trace.programs if one.function == function))
 
 
 def operands_of(trace: Trace, function: str) -> tuple[int, list[Any]]:
@@ -281,8 +315,6 @@ def test_a_wait_learns_only_the_signals_that_it_uses_up() -> None:
 
 
 def test_kinds_of_blocks_that_jax_refuses_in_this_mode(kernels: Look) -> None:
-    from dataclasses import replace
-
     trace = kernels("right.py").trace
     number, operands = operands_of(trace, "in_place")
     call = trace.calls[number]

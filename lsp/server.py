@@ -63,6 +63,8 @@ _PARENT_SECONDS = 1.0
 _REPORT_SECONDS = 0.2
 """Between two lines on how far a command is."""
 KERNEL_SECONDS = 120.0
+_CHOICES = 8
+"""Places that one can choose among in a message."""
 """How long kernels may run; a client may say otherwise."""
 
 
@@ -234,22 +236,36 @@ class HloServer(LanguageServer):
         return self._task(command, uri, answer, [])
 
     def _command(self, name: str) -> Callable[..., Awaitable[Any]]:
-        """A command that finds a place, shows it where the client can, and returns it."""
+        """A command that finds a place, shows it where the client can, and returns it; of several the one chosen, or all
+        where none is."""
 
         async def run(uri: str = "", instruction: str = "", _line: int = 0, *_: object) -> Any:
-            where = await asyncio.wrap_future(self._answers.submit(lambda: COMMANDS[name](str(uri), str(instruction))))
-            if where is None:
+            found = await asyncio.wrap_future(self._answers.submit(lambda: COMMANDS[name](str(uri), str(instruction))))
+            where = found[0][1] if len(found) == 1 else None
+            if len(found) > 1:
+                where = await self._choice(str(instruction), found)
+            if not found:
                 said = nowhere(name, str(uri), str(instruction))
                 self.window_show_message(types.ShowMessageParams(types.MessageType.Info, said))
-            else:
+            elif where is not None:
                 window = self.client_capabilities.window
                 if window is not None and window.show_document is not None and window.show_document.support:
                     self.window_show_document(
                         types.ShowDocumentParams(where.uri, take_focus=True, selection=where.range), lambda _: None
                     )
-            return where
+            return where if where is not None or not found else [one for _, one in found]
 
         return run
+
+    async def _choice(self, instruction: str, found: Sequence[tuple[str, types.Location]]) -> types.Location | None:
+        """Have one of several places chosen; None where the client does not."""
+        names = [f"%{one}" for one, _ in found]
+        shown = ", ".join(names[:_CHOICES]) + (", …" if len(names) > _CHOICES else "")
+        said = f"%{instruction} is in {len(names)} fusions of the last stage: {shown}"
+        actions = [types.MessageActionItem(one) for one in names[:_CHOICES]]
+        asked = types.ShowMessageRequestParams(types.MessageType.Info, said, actions)
+        chosen = await self.window_show_message_request_async(asked)
+        return None if chosen is None else next((at for one, at in found if f"%{one}" == chosen.title), None)
 
     def _long_command(self, name: str) -> Callable[..., Awaitable[Any]]:
         """A command that asks the command line, and shows what it says."""

@@ -316,12 +316,10 @@ class _History:
 
     def _renamed(self, index: int, name: str, *, forth: bool) -> Place | None:
         """The instruction after (or before) a row that the row's diff pairs with `name`."""
-        for change in self._run.diff(index, cancelled=self._cancelled).renamed:
-            if forth and change.old_name == name:
-                return self._run.definition(index, change.name)
-            if not forth and change.name == name and change.old_name is not None:
-                return self._run.definition(index - 1, change.old_name)
-        return None
+        from hloscope.core.views.follow import other_name
+
+        other = other_name(self._run.diff(index, cancelled=self._cancelled), name, forth=forth)
+        return None if other is None else self._run.definition(index if forth else index - 1, other)
 
     def _note_earlier(self, index: int, name: str) -> None:
         for earlier in range(index, -1, -1):

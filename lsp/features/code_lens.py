@@ -1,5 +1,5 @@
 """Code lenses: above each computation who calls it; above a dump's stage where it stands among the others; above each
-instruction that the pass before the stage made or changed, that pass."""
+instruction that the pass before the stage made, changed or renamed, that pass."""
 
 from __future__ import annotations
 
@@ -58,7 +58,12 @@ def _stage(reading: Reading, place: PlaceInDump) -> Iterator[types.CodeLens]:
     found = _changes(reading)
     if found is None:
         return
-    count = {"added": len(found.added), "modified": len(found.modified), "removed": len(found.removed)}
+    count = {
+        "added": len(found.added),
+        "modified": len(found.modified),
+        "removed": len(found.removed),
+        "renamed": len(found.renamed),
+    }
     words = ", ".join(f"{number:,} {what}" for what, number in count.items() if number)
     if words:
         yield _lens(top, f"{words} · diff", "hloscope.peekDiff", [reading.uri])
@@ -67,7 +72,7 @@ def _stage(reading: Reading, place: PlaceInDump) -> Iterator[types.CodeLens]:
     several = is_bookend(path)
     maker = "since the stage before" if several or not place.pass_name else f"by {place.pass_name}"
     left = _MOST
-    for verb, changes in (("made", found.added), ("changed", found.modified)):
+    for verb, changes in (("made", found.added), ("changed", found.modified), ("renamed", found.renamed)):
         for change in changes[: max(0, left)]:
             i = index.find(change.name, change.computation)
             if i is None:
@@ -75,6 +80,8 @@ def _stage(reading: Reading, place: PlaceInDump) -> Iterator[types.CodeLens]:
             left -= 1
             users = len(index.users(i))
             what = f" ({', '.join(change.what)})" if verb == "changed" and change.what else ""
+            if change.old_name is not None:
+                what += f", was %{change.old_name}"
             title = f"{verb} {maker}{what} · diff · {users} user{'s'[: users != 1]}"
             yield _lens(reading.range(*index.name_span(i)), title, "hloscope.peekDiff", [reading.uri, change.name])
 

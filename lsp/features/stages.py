@@ -21,11 +21,19 @@ from hloscope.core.dumps.options import compile_facts
 from hloscope.core.errors import HloscopeError
 from hloscope.core.text.module_index import ModuleIndex
 from hloscope.core.views.dump_source import DumpSource
+from hloscope.core.views.follow import follow
+from hloscope.core.views.matching import without_layout
 from hloscope.core.views.run import find_definition
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from hloscope.core.analysis.device import DeviceDescription
     from hloscope.core.dumps.directory import Module
+    from hloscope.core.views.data import Place
+
+_FOLLOW_SECONDS = 10.0
+"""Time in which renames are looked for; a few hundredths for most dumps."""
 
 Which = Literal["previous", "next", "first", "last"]
 
@@ -225,37 +233,46 @@ def other_stages(uri: str) -> list[tuple[str, str]]:
 
 
 def in_stage(uri: str, name: str, which: Which) -> types.Location | None:
-    """The instruction of that name in another stage of the dump; without a name the stage's first line.
+    """The instruction in another stage of the dump, by its name or, where a pass renamed it, by what it was paired
+    with; without a name the stage's first line.
 
     ``previous`` and ``next`` go to the nearest stage that has it, ``first`` and ``last`` to the ends of its life. None
     where no other stage has it or the file is in no dump.
     """
-    found = _module_of(uri)
-    path = local_path(uri)
-    if found is None or path is None:
+    place, path = dump_of(uri), local_path(uri)
+    if place is None or path is None:
         return None
-    module, here = found
-    order = {
-        "previous": range(here - 1, -1, -1),
-        "next": range(here + 1, len(module.stages)),
-        "first": range(0, here),
-        "last": range(len(module.stages) - 1, here, -1),
-    }[which]
-    for number in order:
-        stage = module.stages[number]
-        if not stage.has_text:
-            continue
-        file = os.path.join(os.path.dirname(path), stage.path)
-        if not name:
-            return _location(file, 0)
-        try:
-            with open(file, "rb") as opened:
-                place = find_definition(opened.read(), name, number)
-        except OSError:
-            continue
-        if place is not None:
-            return _location(file, place.line)
-    return None
+    files = [file for file, _ in place.files]
+    forth = which in ("next", "last")
+    order = range(place.before + 1, len(files)) if forth else range(place.before - 1, -1, -1)
+    if not name:
+        ends = {"first": order[-1:], "last": order[-1:]}.get(which, order[:1])
+        return next((_location(files[number], 0) for number in ends), None)
+    found: Place | None = None
+    try:
+        for found in follow(_Texts(files), order, place.before, name, forth=forth, seconds=_FOLLOW_SECONDS):
+            if which in ("previous", "next"):
+                break
+    except OSError:
+        return None
+    return None if found is None else _location(files[found.stage], found.line)
+
+
+class _Texts:
+    """Reads files by number, and remembers the last two."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        self._files = files
+        self._kept: dict[int, bytes] = {}
+
+    def __call__(self, number: int) -> bytes:
+        found = self._kept.get(number)
+        if found is None:
+            with open(self._files[number], "rb") as opened:
+                found = self._kept[number] = opened.read()
+            for old in list(self._kept)[:-2]:
+                del self._kept[old]
+        return found
 
 
 def _location(file: str, line: int) -> types.Location:
@@ -263,24 +280,32 @@ def _location(file: str, line: int) -> types.Location:
     return types.Location(Path(os.path.abspath(file)).as_uri(), types.Range(start, start))
 
 
-def fusion_of(uri: str, name: str) -> types.Location | None:
-    """The fusion of the last stage that the instruction ended up in: what calls the computation that holds it, or the
-    instruction itself where that is the fusion. None where the last stage does not have it in one.
+def fusions_of(uri: str, name: str) -> list[tuple[str, types.Location]]:
+    """Names and places of the fusions of the last stage that the instruction ended up in: what calls the computation
+    that holds it, or the instruction itself where that is the fusion.
 
-    Where the last stage has none of that name, the one with its opcode and op_name is meant, if that is in one fusion.
+    Where it cannot be followed to the last stage, by its name or through renames, those there with its opcode and
+    op_name are meant (and with its dimensions and source, where some have them): clones of it may be in several.
     """
     place, path = dump_of(uri), local_path(uri)
-    file = place.files[-1][0] if place is not None and place.files else path
-    if file is None or path is None:
-        return None
+    files = [file for file, _ in place.files] if place is not None else []
+    if path is None or not (files or os.path.isfile(path)):
+        return []
     try:
-        index = _read_index(file)
-        i = index.find(name)
-        found = {_fusion(index, i)} if i is not None else {_fusion(index, k) for k in _alike(index, path, name)}
+        here = _read_index(path)
+        last = here
+        found = here.find(name)
+        among = [] if found is None else [found]
+        if place is not None and place.before < len(files) - 1:
+            last = _read_index(files[-1])
+            rows = range(place.before + 1, len(files))
+            steps = follow(_Texts(files), rows, place.before, name, forth=True, seconds=_FOLLOW_SECONDS)
+            at = next((last.find(one.name) for one in steps if one.stage == len(files) - 1), None)
+            among = [at] if at is not None else [] if found is None else _alike(last, here, found)
     except OSError:
-        return None
-    fusion = found.pop() if len(found) == 1 else None
-    return None if fusion is None else _location(file, index.line(fusion))
+        return []
+    fusions = dict.fromkeys(one for k in among if (one := _fusion(last, k)) is not None)
+    return [(last.name(one), _location(files[-1] if files else path, last.line(one))) for one in fusions]
 
 
 def _fusion(index: ModuleIndex, i: int) -> int | None:
@@ -288,16 +313,21 @@ def _fusion(index: ModuleIndex, i: int) -> int | None:
     return next((one for one in callers if index.opcode(one) == "fusion"), i if index.opcode(i) == "fusion" else None)
 
 
-def _alike(index: ModuleIndex, path: str, name: str) -> list[int]:
-    """Instructions with the opcode and the op_name of one in another file."""
-    here = _read_index(path)
-    i = here.find(name)
-    op_name = None if i is None else here.op_name(i)
-    if i is None or not op_name:
+def _alike(index: ModuleIndex, here: ModuleIndex, i: int) -> list[int]:
+    """Instructions with the opcode and the op_name of one of another stage, and what else they may have of it."""
+    op_name, opcode = here.op_name(i), here.opcode(i)
+    if not op_name:
         return []
-    opcode = here.opcode(i)
     found = index.search(f"^{re.escape(op_name)}$", "op_name")
-    return [one for one in found if index.opcode(one) == opcode]
+    among = [one for one in found if index.opcode(one) == opcode]
+    tests: tuple[Callable[[ModuleIndex, int], object], ...] = (
+        lambda text, k: without_layout(text.shape_text(k)),
+        lambda text, k: text.frames(k),
+    )
+    for told in tests:
+        closer = [one for one in among if told(index, one) == told(here, i)]
+        among = closer or among
+    return among
 
 
 def _read_index(file: str) -> ModuleIndex:

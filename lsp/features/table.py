@@ -59,14 +59,24 @@ FEATURES: tuple[Feature, ...] = (
 ITEM_FEATURES: tuple[Feature, ...] = (call_hierarchy.INCOMING, call_hierarchy.OUTGOING)
 """Requests about an item that the server gave out, whose address tells the text."""
 
-COMMANDS: Mapping[str, Callable[[str, str], types.Location | None]] = {
-    "hloscope.previousStage": lambda uri, name: stages.in_stage(uri, name, "previous"),
-    "hloscope.nextStage": lambda uri, name: stages.in_stage(uri, name, "next"),
-    "hloscope.firstStage": lambda uri, name: stages.in_stage(uri, name, "first"),
-    "hloscope.lastStage": lambda uri, name: stages.in_stage(uri, name, "last"),
-    "hloscope.openFusion": lambda uri, name: stages.fusion_of(uri, name),
+
+
+def _jump(which: stages.Which) -> Callable[[str, str], list[tuple[str, types.Location]]]:
+    def find(uri: str, name: str) -> list[tuple[str, types.Location]]:
+        found = stages.in_stage(uri, name, which)
+        return [] if found is None else [(name, found)]
+
+    return find
+
+
+COMMANDS: Mapping[str, Callable[[str, str], list[tuple[str, types.Location]]]] = {
+    "hloscope.previousStage": _jump("previous"),
+    "hloscope.nextStage": _jump("next"),
+    "hloscope.firstStage": _jump("first"),
+    "hloscope.lastStage": _jump("last"),
+    "hloscope.openFusion": stages.fusions_of,
 }
-"""Commands that a client may run: (address, instruction) -> the place to show."""
+"""Commands that a client may run: (address, instruction) -> the places to show, with names to choose by."""
 
 WORKSPACE_FEATURES: tuple[WorkspaceFeature, ...] = (workspace_symbols.FEATURE,)
 

@@ -303,9 +303,11 @@ def test_the_same_instruction_is_found_in_other_stages(advised: Any, tmp_path: P
         return None if found is None else (found["uri"], found["range"]["start"]["line"])
 
     assert go("nextStage", "back") == (files[2], line_of("%back = "))
-    assert go("nextStage", "dead") == (files[3], line_of("%dead = "))
-    assert go("previousStage", "back") is None
-    assert advised.wait_for("window/showMessage")["message"] == "no earlier stage has %back"
+    # Where a pass has renamed it, too.
+    assert go("nextStage", "dead") == (files[2], line_of("%dead = "))
+    assert go("previousStage", "back") == go("firstStage", "back") == (files[0], line_of("%back = "))
+    assert go("previousStage", "nothing") is None
+    assert advised.wait_for("window/showMessage")["message"] == "no earlier stage has %nothing"
     assert go("openFusion", "back") is None
     assert advised.wait_for("window/showMessage")["message"] == "%back is in no fusion of the last stage"
     assert go("firstStage", "turned") == (files[0], line_of("%turned = "))
@@ -315,7 +317,32 @@ def test_the_same_instruction_is_found_in_other_stages(advised: Any, tmp_path: P
         one["command"]["title"]
         for one in advised.request("textDocument/codeLens", {"textDocument": document(files[1])})
     ]
-    assert titles[:3] == ["[1] stage 2 of 4 after algsimp", "◀ previous", "next ▶"]
+    assert titles[:4] == ["[1] stage 2 of 4 after algsimp", "◀ previous", "next ▶", "1 renamed · diff"]
+    assert "renamed by algsimp, was %other · diff · 1 user" in titles
+
+
+def test_an_instruction_that_ended_up_in_several_fusions_is_offered_in_each(advised: Any, tmp_path: Path) -> None:
+    row = 'ROOT %{} = f32[8]{{0}} cosine(%p), metadata={{op_name="jit(f)/cos"}}'
+    body = "%{} {{\n  %p = f32[8]{{0}} parameter(0)\n  " + row + "\n}}\n\n"
+    before = "HloModule m\n\nENTRY %e {\n  %p = f32[8]{0} parameter(0)\n  " + row.format("cos.1") + "\n}\n"
+    after = "HloModule m\n\n" + body.format("one", "cos.7") + body.format("two", "cos.8")
+    after += "ENTRY %e {\n  %p = f32[8]{0} parameter(0)\n  %f = f32[8]{0} fusion(%p), kind=kLoop, calls=%one\n"
+    after += "  ROOT %g = f32[8]{0} fusion(%f), kind=kLoop, calls=%two\n}\n"
+    first, last = (
+        tmp_path / f"module_0001.jit_f.{name}.txt" for name in ("before_optimizations", "cpu_after_optimizations")
+    )
+    first.write_text(before)
+    last.write_text(after)
+    advised.open(first.as_uri(), before)
+    params = {"command": "hloscope.openFusion", "arguments": [first.as_uri(), "cos.1"]}
+    found = advised.request("workspace/executeCommand", params)
+    asked = advised.wait_for("window/showMessageRequest")
+    assert asked["message"] == "%cos.1 is in 2 fusions of the last stage: %f, %g"
+    assert [one["title"] for one in asked["actions"]] == ["%f", "%g"]
+    # This client chooses none.
+    assert [one["range"]["start"]["line"] for one in found] == [14, 15]
+    params["arguments"] = [last.as_uri(), "cos.8"]
+    assert advised.request("workspace/executeCommand", params)["range"]["start"]["line"] == 15
 
 
 def test_links_lead_to_files_that_exist(advised: Any, tmp_path: Path) -> None:

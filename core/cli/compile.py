@@ -11,7 +11,7 @@ from hloscope.core.cli.opening import module_option, refuse_existing, say_notes
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.cli.progress import progress
 from hloscope.core.errors import UnsupportedError, UsageError
-from hloscope.core.views.inputs import InputKind, classify
+from hloscope.core.views.inputs import InputKind, classify, content
 from hloscope.core.views.run import load
 from hloscope.core.views.summary import summary_keys, summary_text
 
@@ -100,8 +100,7 @@ def _with_xla(
     with scratch_folder() as (scratch, _):
         folder = dump_to if dump_to is not None else scratch
         if given.kind is InputKind.STABLEHLO:
-            program = given.data if given.data is not None else _bytes(path)
-            compile_stablehlo(program, dump_to=folder, target=target, flags=flags, pass_log=True)
+            compile_stablehlo(content(given), dump_to=folder, target=target, flags=flags, pass_log=True)
         else:
             compile_hlo_text(_first_stage(path, module), dump_to=folder, target=target, flags=flags, pass_log=True)
         with progress("importing stages") as report:
@@ -109,11 +108,6 @@ def _with_xla(
                 folder, output, force=force, kind="capture", proto_reader=proto_reader, progress=report
             )
     say_notes(result.notes)
-
-
-def _bytes(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def _with_core(

@@ -81,12 +81,13 @@ def command(
 ) -> int:
     """Parse HLO text and print it back in XLA's format.
 
-    FILE is HLO text, a binary HloProto, or - for standard input. The reader recovers: what it could read is printed
-    even where something is wrong, and the findings go to stderr. Exit 1 where a file has an error.
+    FILE is HLO text, a binary HloProto, StableHLO, or - for standard input. The reader recovers: what it could read
+    is printed even where something is wrong, and the findings go to stderr. Exit 1 where a file has an error.
 
     Definitions may come after uses, with a warning, since XLA refuses that; an attribute, opcode or element type that
-    nobody knows is kept, printed back and noted once. --strict judges as XLA's own parser does, the one of jaxlib 0.10.2: what that refuses is an error
-    with a position. Without it "xla_would_reject" in --json says what --strict would have found.
+    nobody knows is kept, printed back and noted once. --strict judges as XLA's own parser does, the one of jaxlib
+    0.10.2: what that refuses is an error with a position. Without it "xla_would_reject" in --json says what --strict
+    would have found.
     """
     as_rows = table.json or table.jsonl
     options = print_options(style, metadata, settings)

@@ -52,9 +52,9 @@ def command(
 ) -> int:
     """Check the invariants of a module: structure, shapes, called computations, collectives, aliasing, schedule.
 
-    FILE is HLO text, a binary HloProto, or - for standard input. The checks and their order are those of XLA's
-    HloVerifier; each finding has a code (see docs/verifier.md). Exit 1 where there is a finding, 2 where a file cannot
-    be read.
+    FILE is HLO text, a binary HloProto, StableHLO, or - for standard input. The checks and their order are those of
+    XLA's HloVerifier; each finding has a code (see docs/verifier.md). Exit 1 where there is a finding, 2 where a file
+    cannot be read.
     """
     getattr(sys.stdout, "reconfigure", _keep)(errors="backslashreplace")  # names may hold bytes that are not UTF-8
     opened: dict[str, Input] = {}

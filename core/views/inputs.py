@@ -1,7 +1,7 @@
 """What a PATH on the command line is, judged by its first bytes: a dump, an archive, a ledger, HLO text, a proto.
 
 Nothing beyond the front of a file is read until its kind is known, so that a rubbish file of any size is refused at
-once. ``read_hlo_text`` gives the text of a single HLO file whatever its form.
+once. ``read_hlo_text`` gives the text of a single HLO file whatever its form, StableHLO too.
 """
 
 from __future__ import annotations
@@ -40,8 +40,18 @@ _INSTRUCTION = re.compile(
     re.S,
 )
 _FURTHER_DOWN = re.compile(r"^(?:[IWEF]\d{4} [^\n\]]{0,200}\] ?)?HloModule [\w.%-]", re.M)
-_MLIR = re.compile(r"(?:\s|//[^\n]*\n|#[\w.]+\s*=[^\n]*\n)*(?:\"?builtin\.)?module\b[^\n]*(?:\{|attributes)", re.S)
+# MLIR begins with a module, a function, or the alias of an attribute, type or location (which may take several lines).
+_MLIR = re.compile(
+    r"(?:\s|//[^\n]*(?:\n|\Z))*"
+    r"(?:module\b[^\n]*(?:\{|attributes)|builtin\.module\b|\"(?:builtin\.module|func\.func)\"|[#!][\w.$-]+\s*=\s*\S)"
+)
+# `module {` alone is MLIR if an operation of a dialect follows, and a computation of that name if an instruction does.
+_MLIR_BODY = re.compile(
+    r"(?:\s|//[^\n]*(?:\n|\Z))*module\s*\{(?:\s|//[^\n]*\n)*"
+    r"(?:\"|[#!}]|[a-z_]\w*\.[\w.]+\s+[^=\s]|%[\w$.-]+(?::\d+)?\s*=\s*\"?[a-z_]\w*\.[a-z_])"
+)
 _FUNC = re.compile(r"^\s*(?:func\.func|stablehlo\.|\"stablehlo)", re.M)
+_MLIR_BYTECODE = b"ML\xefR"
 
 
 class InputKind(Enum):
@@ -101,32 +111,29 @@ def classify(path: str) -> Input:
 
 
 def require_hlo_file(given: Input | str) -> Input:
-    """The same, classified. Raises ``UnsupportedError`` for StableHLO, ``DumpError`` for what holds many modules."""
+    """The same, classified. Raises ``DumpError`` for what holds many modules."""
     found = classify(given) if isinstance(given, str) else given
-    if found.kind is InputKind.STABLEHLO:
-        raise UnsupportedError(
-            "StableHLO cannot be read yet",
-            path=found.path,
-            hint="HLO text, HLO protos, dumps and ledgers can; jax.jit(f).lower(…).as_text('hlo') gives HLO text",
-        )
-    if found.kind not in (InputKind.TEXT, InputKind.PROTO):
+    if found.kind not in (InputKind.TEXT, InputKind.PROTO, InputKind.STABLEHLO):
         raise DumpError(f"a single HLO file is needed, not {found.kind.phrase}", path=found.path)
     return found
 
 
 def read_hlo_text(given: Input | str, *, keep_mark: bool = False) -> str:
-    """The HLO text of a single file: text, gzip text, or a proto turned into text by a child process.
+    """The HLO text of a single file: text, gzip text, or a proto or StableHLO turned into text by a child process.
 
     Bytes that are not UTF-8 come as surrogate escapes; the reader says where. A byte order mark is left out unless
     `keep_mark`.
 
-    Raises ``ParseError`` for what is not HLO and for a huge text of which no line begins with an instruction,
-    ``UnsupportedError`` for StableHLO, ``DumpError`` for a proto without a module and for a dump or ledger, which hold
-    many, ``CompileError`` where the child process fails.
+    Raises ``ParseError`` for what is not HLO or StableHLO and for a huge text of which no line begins with an
+    instruction, ``UnsupportedError`` for StableHLO that has no HLO form, ``DumpError`` for a proto without a module and
+    for a dump or ledger, which hold many, ``CompileError`` where the child process fails.
     """
     found = require_hlo_file(given)
-    data = found.data if found.data is not None else _read_all(found.path)
-    data = _unpacked(data, found.path)
+    data = content(found)
+    if found.kind is InputKind.STABLEHLO:
+        from hloscope.core.xla.stablehlo import stablehlo_to_hlo
+
+        return stablehlo_to_hlo(data, found.path)
     if found.kind is InputKind.PROTO:
         from hloscope.core.xla.protos import protos_to_text
 
@@ -148,6 +155,12 @@ def read_hlo_text(given: Input | str, *, keep_mark: bool = False) -> str:
     return text
 
 
+def content(given: Input) -> bytes:
+    """The bytes of a single file, unpacked. Raises ``DumpError`` where it cannot be read, ``ParseError`` where it is
+    damaged."""
+    return _unpacked(given.data if given.data is not None else _read_all(given.path), given.path)
+
+
 def looks_like_hlo(head: str) -> bool:
     """Whether a text begins like HLO: a module, a computation or a single instruction."""
     return any(pattern.match(head) is not None for pattern in (_MODULE, _COMPUTATION, _INSTRUCTION))
@@ -164,12 +177,16 @@ def _kind_of_bytes(path: str, head: bytes, size: int) -> InputKind:
     if head.startswith(_GZIP):
         name = name.removesuffix(".gz")
         head = _gzip_front(head, path)
+    if head.startswith(_MLIR_BYTECODE):
+        return InputKind.STABLEHLO
     text = _as_text(head)
     if text is None:
         if name.endswith(".pb") or _proto_like(head):
             return InputKind.PROTO
         offset = next((i for i, byte in enumerate(head) if byte == 0 or byte > 0x7F), 0)
         raise ParseError(f"binary data (byte 0x{head[offset]:02x} at offset {offset}), not HLO", path=path)
+    if _MLIR_BODY.match(text) is not None:
+        return InputKind.STABLEHLO
     if looks_like_hlo(text) or (len(head) >= SNIFFED_BYTES and _COMMENTS.fullmatch(text) is not None):
         return InputKind.TEXT  # a comment can be longer than what is looked at
     if name.endswith(".mlir") or _MLIR.match(text) or _FUNC.search(text[:4096]):

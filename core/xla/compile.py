@@ -20,6 +20,7 @@ from hloscope.core.xla.child import clean_environment, run_child
 from hloscope.core.xla.flags import dump_flags, joined_flags, log_environment
 from hloscope.core.xla.h100_config import H100_SXM
 from hloscope.core.xla.notes import write_capture_note
+from hloscope.core.xla.stablehlo import BYTECODE, stablehlo_text
 from hloscope.core.xla.targets import Target, require
 
 COMPILE_SECONDS = 1800.0
@@ -79,6 +80,8 @@ def compile_stablehlo(
     """Compiles StableHLO, as text or as MLIR bytecode; `as_user` as in ``compile_function``. Raises as
     ``compile_hlo_text`` does."""
     data = program.encode("utf-8") if isinstance(program, str) else program
+    if data.startswith(BYTECODE):
+        data = stablehlo_text(data).encode("utf-8")  # what it says of devices and layouts is read from the text
     return _compile_text("stablehlo", data, dump_to, target, flags, pass_re, proto, pass_log, timeout, as_user)
 
 

@@ -423,12 +423,6 @@ def test_damaged_gzip(tmp_path: Path) -> None:
     assert "gzip" in str(refused(tmp_path / "f.hlo.gz"))
 
 
-def test_stablehlo_says_what_works(tmp_path: Path) -> None:
-    (tmp_path / "f.mlir").write_text("module @jit_f {\n  func.func public @main() {\n    return\n  }\n}\n")
-    error = refused(tmp_path / "f.mlir")
-    assert isinstance(error, UnsupportedError) and error.hint
-
-
 @pytest.mark.parametrize("head", ["", "HloModule m, "])
 def test_a_hundred_megabytes_on_one_line(tmp_path: Path, head: str) -> None:
     path = tmp_path / "long.hlo"

@@ -62,8 +62,14 @@ _DRAWN_SECONDS = 0.03
 _ARRIVAL_SECONDS = 5.0
 """How long a key waits for a screen at most."""
 
-_GC_THRESHOLDS = (2_000, 10, 1_000_000)
-"""No full collections by themselves: one stops every thread."""
+_TURNS = 4
+"""Turns of the loop until a widget that changed has told its screen so: its own, the screen's, and one in reserve."""
+
+_GC_THRESHOLDS = (2_000, 1_000_000, 1_000_000)
+"""Only what is just made is looked through by itself: more stops every thread for as long as a key may take."""
+
+_MUCH = 25
+"""Times that what was just made was looked through, from which looking through all of it takes too long."""
 
 
 class Probe(Message):
@@ -223,11 +229,25 @@ class DashboardApp(App[None]):
                 await super().on_event(self._typed.popleft())
             except Exception as error:  # as for any other message: it is shown when the dashboard ends
                 self._handle_exception(error)
-            # A probe takes the way of the key, from the widget that has the focus up to here, and arrives after it.
-            self._dealt.clear()
-            if (self.focused or self.screen).post_message(Probe()):
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._dealt.wait(), _ARRIVAL_SECONDS)
+            # What the first probe follows may have sent something up itself, which the second one follows.
+            await self._dealt_with()
+            await self._dealt_with()
+            if not self._typed and isinstance(self.screen, RunScreen):
+                await self._draw(self.screen)
+
+    async def _dealt_with(self) -> None:
+        """Until a probe took the way of the key, from the widget that has the focus up to here."""
+        self._dealt.clear()
+        if (self.focused or self.screen).post_message(Probe()):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._dealt.wait(), _ARRIVAL_SECONDS)
+
+    async def _draw(self, screen: RunScreen) -> None:
+        """What a key changed is drawn at once, all of it: frames come later, and one for each part of it."""
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        if screen.is_current:
+            screen.draw_now()
 
     def _unfinished(self) -> bool:
         """Whether the screen that the next key is meant for is not there yet."""
@@ -264,9 +284,11 @@ class DashboardApp(App[None]):
         elif any(worker.is_running for worker in self.workers):
             self._untidy = True
         elif self._untidy and quiet >= _TIDY_SECONDS:
-            # What the analyses made stays as long as the run: later collections need not look at it again.
+            # What the analyses made stays as long as the run: later collections need not look at it again, nor this
+            # one where it is much.
             self._untidy = False
-            gc.collect(2 if self._dropped else 1)
+            if self._dropped or gc.get_count()[1] < _MUCH:
+                gc.collect(2 if self._dropped else 1)
             self._dropped = False
             gc.freeze()
 

@@ -26,9 +26,10 @@ from hloscope.tui.far import call
 from hloscope.tui.navigation import Place
 from hloscope.tui.questions import source_line
 from hloscope.tui.search import matching_names
+from hloscope.tui.widgets.compositor import ChangesCompositor
 from hloscope.tui.widgets.key_line import KeyLine
 from hloscope.tui.widgets.line_pane import LinePane, matches
-from hloscope.tui.widgets.plain import blank_lines
+from hloscope.tui.widgets.plain import Vertical, blank_lines
 from hloscope.tui.widgets.status_line import StatusLine
 from hloscope.tui.widgets.tab_bar import TabBar
 
@@ -112,6 +113,7 @@ class RunScreen(Screen[None]):
 
     def __init__(self, run: Run) -> None:
         super().__init__()
+        self._compositor = ChangesCompositor()
         self.run = run
         self._asking = ""
         self._started = False
@@ -133,9 +135,10 @@ class RunScreen(Screen[None]):
         yield Static(f"hloscope needs {LEAST[0]} columns and {LEAST[1]} lines", id="too-small", markup=False)
         yield TabBar(self.NAME)
         yield from self.body()
-        yield Input(id="question", compact=True)
         yield StatusLine(id="status")
-        yield KeyLine(id="keys")
+        with Vertical(id="foot"):
+            yield Input(id="question", compact=True)
+            yield KeyLine(id="keys")
 
     def on_mount(self) -> None:
         """The question line shows only when something is asked."""
@@ -179,6 +182,10 @@ class RunScreen(Screen[None]):
         self._drawn_next = self._repaint_required
         super()._refresh_layout(size, scroll)
         self._drawn_next = False
+
+    def draw_now(self) -> None:
+        """What waits for the next frame."""
+        self._on_timer_update()
 
     def _compositor_refresh(self) -> None:
         if not self._drawn_next:

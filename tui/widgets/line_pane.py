@@ -237,7 +237,9 @@ class LinePane(ScrollView, can_focus=True):
         old, self.cursor = self.cursor, max(0, min(line, len(self._lines) - 1))
         self.refresh_lines(old - self.scroll_offset.y)
         self.refresh_lines(self.cursor - self.scroll_offset.y)
-        self.scroll_to_region(Region(self.scroll_offset.x, self.cursor, 1, 1), animate=False, force=True)
+        # At once: else it is drawn twice, first where it was.
+        here = Region(self.scroll_offset.x, self.cursor, 1, 1)
+        self.scroll_to_region(here, animate=False, force=True, immediate=True)
         self.post_message(self.Moved(self))
 
     def action_move(self, by: int) -> None:

@@ -136,6 +136,10 @@ class Journal:
             self.resumed += 1
         return found
 
+    def seen(self, key: str) -> Outcome | None:
+        """The same, not counted as resumed."""
+        return self._known.get(key)
+
     def put(self, key: str, outcome: Outcome) -> None:
         """Note an outcome: on disk when this returns."""
         self._known[key] = outcome

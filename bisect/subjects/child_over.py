@@ -69,7 +69,7 @@ def execute(request: dict[str, Any]) -> dict[str, object]:
         for number, one in enumerate(results)
     }
     np.savez(request["outputs"], allow_pickle=False, **saved)
-    return {"types": [one.dtype.name for one in results], "peak": peak(loaded)}
+    return {"types": [one.dtype.name for one in results]}
 
 
 def find(places: list[Any], name: str) -> Any:
@@ -82,17 +82,6 @@ def find(places: list[Any], name: str) -> Any:
         if hasattr(module, name):
             return getattr(module, name)
     raise SystemExit(f"this jaxlib has no {name}")
-
-
-def peak(loaded: Any) -> int | None:
-    """Bytes of arguments, results and temporaries; None where this version does not tell."""
-    try:
-        stats = loaded.get_compiled_memory_stats()
-    except Exception:
-        return None
-    parts = ("argument", "output", "temp")
-    total = sum(getattr(stats, f"{part}_size_in_bytes") for part in parts) - stats.alias_size_in_bytes
-    return total or None  # releases before 0.4.20 or so say 0 of everything
 
 
 main()

@@ -22,10 +22,11 @@ from hloscope.bisect.journal import digest
 from hloscope.bisect.precision import difference, excess_precision, moves
 from hloscope.bisect.probing import Prober
 from hloscope.bisect.result import Answer, Probe
-from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong
+from hloscope.bisect.search import Found, NoFault, Outcome, Step, first_wrong
 from hloscope.bisect.subjects.dump import DumpSearch
 from hloscope.bisect.subjects.versions import environment
 from hloscope.bisect.subjects.xla_names import check_name, disabled_in
+from hloscope.core.dumps.buffer_reports import read_buffer_assignment
 from hloscope.core.errors import CompileError, HloscopeError
 from hloscope.core.hlo.element_types import from_dtype
 from hloscope.core.runtime import npz
@@ -89,41 +90,69 @@ class OverSearch:
         return answer
 
     def _search(self, measure: str, tasks: Sequence[VersionTask], answer: Answer) -> None:
-        first = _measure(self.prober.one(tasks[0]), measure)
+        at = 0
+        if measure != "result":
+            # One that cannot be compiled, or tells nothing of it, is no beginning; what has been asked is known.
+            told = [number for number, task in enumerate(tasks) if self._known(task, measure) is not None]
+            if not told or told[0] == len(tasks) - 1:
+                return
+            at = told[0]
+        first = self._known(tasks[at], measure)
+        if first is None:
+            answer.verdict = "cannot-tell"
+            answer.evidence.append(f"jaxlib {self.versions[0]} gives no {measure}: {_say(self.prober.one(tasks[0]))}")
+            return
 
         def judged(outcome: Outcome) -> Outcome:
             value = _measure(outcome, measure)
             if value is None:
                 return Outcome("unknown", _say(outcome))
-            return Outcome("right" if value == first else "wrong", str(value))
+            return Outcome("right" if value == first else "wrong", value)
 
-        if first is None:
-            if measure != "result":
-                return  # a release without a result has nothing else either
-            answer.verdict = "cannot-tell"
-            answer.evidence.append(f"jaxlib {self.versions[0]} gives no {measure}: {_say(self.prober.one(tasks[0]))}")
-            return
-        try:
-            found = first_wrong(
-                len(tasks) - 1,
-                lambda at: judged(self.prober.one(tasks[at])),
+        def end_at(last: int) -> Found:
+            return first_wrong(
+                last - at,
+                lambda place: judged(self.prober.one(tasks[at + place])),
                 measure,
                 self._saw,
-                lambda places: [judged(one) for one in self.prober.ask([tasks[at] for at in places])],
+                lambda places: [judged(one) for one in self.prober.ask([tasks[at + place] for place in places])],
                 self.prober.ways,
             )
-        except NoFault as error:
-            if measure == "result":
-                at = "absent" if error.where == "absent" else error.outcome.detail
-                same = f"the result is {first} with the first and the last release"
-                answer.evidence.append(same if at == "absent" else f"the last release gives no result: {at}")
+
+        # Where both ends agree, one that was asked for another measure may not.
+        known = [n for n, task in enumerate(tasks) if n > at and self._known(task, measure) not in (None, first)]
+        ends = [len(tasks) - 1] if measure == "result" else sorted({len(tasks) - 1, *known}, reverse=True)
+        found: Found | None = None
+        for last in ends:
+            try:
+                found = end_at(last)
+                break
+            except NoFault as error:
+                if measure == "result":
+                    said = f"the result is {first} with the first and the last release"
+                    if error.where != "absent":
+                        said = f"the last release gives no result: {error.outcome.detail}"
+                    answer.evidence.append(said)
+        if found is None:
             return
-        version, before = self.versions[found.position], self.versions[found.low]
-        answer.evidence.append(f"{measure}: {first} up to jaxlib {before}, {found.outcome.detail} from {version} on")
+        unit = " bytes" if measure == "peak" else ""
+        version, before, now = self.versions[at + found.position], self.versions[at + found.low], found.outcome.detail
+        said = f"{measure}: {first}{unit} up to jaxlib {before}, {now} from {version} on"
+        last = self._known(tasks[-1], measure)
+        if last not in (None, now):
+            said = (
+                f"{measure}: {first}{unit} up to jaxlib {before}, {now} with {version}, {last} with {self.versions[-1]}"
+            )
+        answer.evidence.append(said)
         if not found.exact:
             answer.evidence.append(f"the releases between {before} and {version} gave no {measure}")
-        answer.changes.append({"measure": measure, "before": before, "after": version, "was": first,
-                               "is": found.outcome.detail})  # fmt: skip
+        answer.changes.append({"measure": measure, "before": before, "after": version, "was": first, "is": now})
+
+    def _known(self, task: VersionTask, measure: str) -> str | None:
+        """One measure of a release that has been asked, or is an end; None where it tells none."""
+        if task.version not in (self.versions[0], self.versions[-1]) and self.prober.journal.seen(task.key) is None:
+            return None
+        return _measure(self.prober.one(task), measure)
 
     def _stages(
         self, tasks: Sequence[VersionTask], inputs: Sequence[Array], expected: Sequence[Array], answer: Answer
@@ -150,7 +179,7 @@ class OverSearch:
         journal = self.prober.journal
         begun = journal.begin()
         try:
-            _, results, _ = bad.execute(begun)
+            _, results = bad.execute(begun)
             journal.keep("whole", begun)
             with load(str(journal.folder / "whole")) as run:
                 search = DumpSearch(run, inputs, results, ReplayOptions(workers=1), self._saw, self.prober)
@@ -218,17 +247,17 @@ class VersionTask:
         """The result, and in the detail what else is measured."""
         with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
             try:
-                said, results, peak = self.execute(folder)
+                said, results = self.execute(folder)
             except CompileError as error:
                 # One that cannot be installed, or given the module, says nothing of the compiler.
                 silent = any(said in error.message for said in ("cannot be installed", "cannot be given"))
                 return Outcome("unknown" if silent else "failed", error.message)
             counts = _counts(folder)
-        told = {"said": said or "the expected result", "peak": peak, **counts}
+        told = {"said": said or "the expected result", **counts}
         return Outcome("wrong" if said else "right", json.dumps(told), digest(*(one.tobytes() for one in results)))
 
-    def execute(self, folder: str) -> tuple[str, list[Array], int | None]:
-        """How the results differ (empty where they do not), they themselves, and the peak. Dumps into a folder.
+    def execute(self, folder: str) -> tuple[str, list[Array]]:
+        """How the results differ (empty where they do not), and they themselves. Dumps into a folder.
 
         Raises CompileError where the release cannot be installed, refuses, crashes or hangs.
         """
@@ -270,7 +299,7 @@ class VersionTask:
                     for number, name in enumerate(answer["types"])
                 ]
         right, said = difference(self.expected, arrays, rules_for(load_module(self.text)), self.moved)
-        return "" if right else said, arrays, answer["peak"]
+        return "" if right else said, arrays
 
 
 def _dtype(name: str) -> Any:
@@ -280,12 +309,26 @@ def _dtype(name: str) -> Any:
 
 
 def _counts(folder: str) -> dict[str, int | None]:
-    """Copies and fusions of the last stage."""
+    """Copies and fusions of the last stage, and the bytes of its buffers; None for what the dump does not say."""
     try:
         with load(folder) as run:
             module = load_module(run.stage_text(len(run) - 1))
     except HloscopeError:
-        return {"copies": None, "fusions": None}
+        return {"copies": None, "fusions": None, "peak": None}
     counts = Counter(one.opcode for one in module.instructions())
-    return {"copies": counts["copy"] + counts["copy-start"], "fusions": counts["fusion"]}
+    copies = counts["copy"] + counts["copy-start"]
+    return {"copies": copies, "fusions": counts["fusion"], "peak": _peak(folder)}
 
+
+def _peak(folder: str) -> int | None:
+    """Bytes of arguments, results and temporaries; releases of every age report them alike. None without a report."""
+    total: int | None = None
+    for report in Path(folder).glob("*after_optimizations-buffer-assignment.txt"):
+        # Releases before 0.5 or so append other tables to it.
+        table = report.read_text("utf-8", "replace").partition("\nTotal bytes used:")[0]
+        try:
+            rows = read_buffer_assignment(table, path=str(report))
+        except HloscopeError:
+            return None
+        total = (total or 0) + sum(one.size for one in rows if not one.constant and not one.thread_local)
+    return total

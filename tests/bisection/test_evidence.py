@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -402,3 +403,32 @@ def test_where_nothing_changes_only_the_ends_are_asked() -> None:
     versions = [f"0.{number}.0" for number in range(40)]
     answer = OverSearch(module, "", "m.hlo", [np.array(1, np.float32)], versions, install=install).run()
     assert answer.verdict == "compile-failure" and sorted(asked) == ["0.0.0", "0.39.0"]
+
+
+def test_the_first_release_that_changes_copies_fusions_or_the_peak_is_named() -> None:
+    """As a scatter in a loop goes from 0.4.30 to 0.10.2; what the journal has is asked of no release."""
+    from hloscope.bisect.subjects.over import OverSearch, VersionTask
+
+    module = load_module("HloModule m\n\nENTRY e {\n  a = f32[] parameter(0)\n  ROOT r = f32[] negate(a)\n}\n")
+    seen = {  # copies, fusions, peak
+        "0.4.26": (3, 3, None), "0.4.30": (3, 3, 25808), "0.4.35": (3, 3, 25904), "0.4.38": (3, 3, 25904),
+        "0.6.2": (1, 1, 25744), "0.10.1": (2, 2, 25744), "0.10.2": (3, 2, 25744),
+    }  # fmt: skip
+
+    def install(version: str) -> str:
+        raise AssertionError(version)
+
+    journal = Journal.for_once()
+    for version, (copies, fusions, peak) in seen.items():
+        told = {"said": "the expected result", "copies": copies, "fusions": fusions, "peak": peak}
+        journal.put(VersionTask("", (), (), version, (), install).key, Outcome("right", json.dumps(told)))
+    with journal:
+        search = OverSearch(module, "", "m.hlo", [np.array(1, np.float32)], list(seen), prober=Prober(journal))
+        search.install = install
+        answer = search.run()
+    assert answer.verdict == "no-difference" and [tuple(one.values()) for one in answer.changes] == [
+        ("copies", "0.4.38", "0.6.2", "3", "1"),
+        ("fusions", "0.4.38", "0.6.2", "3", "1"),
+        ("peak", "0.4.30", "0.4.35", "25808", "25904"),
+    ]
+    assert "copies: 3 up to jaxlib 0.4.38, 1 with 0.6.2, 3 with 0.10.2" in answer.evidence

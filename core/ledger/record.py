@@ -39,9 +39,9 @@ from hloscope.core.ledger.store import (
 
 _BATCH_EVENTS = 4096
 _BATCH_BYTES = 4 << 20
-_STRINGS_AT_ONCE, _ROWS_AT_ONCE = 100, 50
-"""Rows that one statement inserts."""
-_COMMIT_GAP_NS = 50_000_000
+_AT_ONCE = (50, 8, 1)
+"""Rows that one statement inserts. Few sizes, so that SQLite finds the statement among those that it has compiled."""
+_COMMIT_GAP_NS = 100_000_000
 """Starts of passes that follow a commit faster than this share the next one."""
 _PASS_COLUMNS = (
     "id", "module", "ordinal", "xla_id", "parent", "pipeline", "pass", "next_pass", "changed", "start_us", "ns", "file",
@@ -340,7 +340,7 @@ class LedgerWriter:
     def begin_pass(
         self, name: str, *, pipeline: str = "", xla_pass_id: int | None = None, instructions: int | None = None
     ) -> int:
-        """See Recorder. Commits what was recorded, and that this pass started, unless it did so in the last 50 ms."""
+        """See Recorder. Commits what was recorded, and that this pass started, unless it did so in the last 100 ms."""
         if not self.enabled:
             return 0
         self._pass_total += 1
@@ -548,11 +548,8 @@ class LedgerWriter:
             return
         texts = [_clean(str(name)) for name in islice(reversed(self._strings), fresh)]
         texts.reverse()
-        execute = self._connection.execute
         # Their numbers are consecutive, as SQLite gives them.
-        for start in range(0, fresh, _STRINGS_AT_ONCE):
-            some = texts[start : start + _STRINGS_AT_ONCE]
-            execute("INSERT INTO strings(text)VALUES" + ",".join(["(?)"] * len(some)), some)
+        _insert_many(self._connection, "INSERT INTO strings(text)VALUES", 1, texts)
         self._strings_written += fresh
 
     def _kept(self) -> str:
@@ -646,15 +643,19 @@ def _insert_rows(connection: sqlite3.Connection, names: tuple[str, ...], columns
     count = len(columns[0])
     used = [at for at, column in enumerate(columns) if column.count(None) < count]
     head = f"INSERT INTO event_rows({','.join([names[at] for at in used])})VALUES"
-    one = f"({','.join('?' * len(used))})"
-    values = list(chain.from_iterable(zip(*[columns[at] for at in used], strict=True)))
-    step = len(used) * _ROWS_AT_ONCE
-    many = head + ",".join([one] * _ROWS_AT_ONCE)
-    whole = len(values) - len(values) % step
-    for start in range(0, whole, step):
-        connection.execute(many, values[start : start + step])
-    if whole < len(values):
-        connection.execute(head + ",".join([one] * (count % _ROWS_AT_ONCE)), values[whole:])
+    _insert_many(connection, head, len(used), list(chain.from_iterable(zip(*[columns[at] for at in used], strict=True))))
+
+
+def _insert_many(connection: sqlite3.Connection, head: str, width: int, values: list[Any]) -> None:
+    """Insert rows of so many values each, which stand one after another."""
+    one = f"({','.join('?' * width)})"
+    at = 0
+    for rows in _AT_ONCE:
+        step = rows * width
+        statement = head + ",".join([one] * rows)
+        while len(values) - at >= step:
+            connection.execute(statement, values[at : at + step])
+            at += step
 
 
 def _clean(text: str) -> str:

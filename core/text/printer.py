@@ -391,6 +391,8 @@ class _Header:
 
     source: tuple[str, list[tuple[str, str]], StackFrames, bool]
     lines: list[str]
+    values: dict[tuple[str, str], str]
+    """Attributes as they print, by name and text."""
 
 
 _HEADERS: WeakKeyDictionary[HloModule, _Header] = WeakKeyDictionary()
@@ -404,14 +406,17 @@ def header_lines(module: HloModule, options: PrintOptions = DEFAULT) -> Sequence
     source = (module.name, list(module.attrs.items()), module.stack_frames, module.tables_present)
     kept = _HEADERS.get(module)
     if kept is None or kept.source != source:
-        kept = _Header((*source[:2], source[2].copy(), source[3]), list(_header_lines(module, options)))
+        values = {} if kept is None else kept.values
+        kept = _Header((*source[:2], source[2].copy(), source[3]), list(_header_lines(module, options, values)), values)
         _HEADERS[module] = kept
     return kept.lines
 
 
-def _header_lines(module: HloModule, options: PrintOptions) -> Iterator[str]:
+def _header_lines(
+    module: HloModule, options: PrintOptions, values: dict[tuple[str, str], str] | None = None
+) -> Iterator[str]:
     name = module.name if options.ids else ""
-    tail = "".join(f", {key}={text}" for key, text in header_attributes(module, options))
+    tail = "".join(f", {key}={text}" for key, text in header_attributes(module, options, values))
     yield f"{'  ' * options.indent}HloModule {name}{tail}"
     yield ""
     tables = module.stack_frames
@@ -439,15 +444,24 @@ def _header_lines(module: HloModule, options: PrintOptions) -> Iterator[str]:
     yield ""
 
 
-def header_attributes(module: HloModule, options: PrintOptions = DEFAULT) -> list[tuple[str, str]]:
-    """Attributes of the HloModule line, in XLA's order and form; an exact one has the entry's layout in any case."""
+def header_attributes(
+    module: HloModule, options: PrintOptions = DEFAULT, values: dict[tuple[str, str], str] | None = None
+) -> list[tuple[str, str]]:
+    """Attributes of the HloModule line, in XLA's order and form; an exact one has the entry's layout in any case.
+
+    `values` keeps what texts came to, for one set of options.
+    """
+    known = {} if values is None else values
     attrs = dict(module.attrs)
     if "entry_computation_layout" not in attrs and module.has_entry and options.exact:
         parameters = Shape.tuple_(p.shape.with_default_layout() for p in module.entry.parameters)
         attrs["entry_computation_layout"] = f"{{{parameters}->{module.entry.root.shape.with_default_layout()}}}"
     out: list[tuple[str, str]] = []
     for key in sorted(attrs, key=lambda name: HEADER_ORDER.get(name, len(HEADER_ORDER))):
-        value = header_value(key, attrs[key], exact=options.exact)
+        said = (key, attrs[key])
+        value = known.get(said)
+        if value is None:
+            value = known[said] = header_value(*said, exact=options.exact)
         if key == "origin_recovery_table":
             tab = "  " * options.indent
             lines = (tab + line if i and line not in ("", "}") else line for i, line in enumerate(value.split("\n")))

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from hloscope.core.errors import LedgerError
-from hloscope.core.ledger.schema import APPLICATION_ID, INDEXES, SCHEMA, Schema
+from hloscope.core.ledger.schema import APPLICATION_ID, INDEXED_ROWS, INDEXES, SCHEMA, Schema
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER_SIZE = 100
@@ -375,8 +375,9 @@ def close_ledger(connection: LedgerConnection, *, compact: bool = True) -> None:
     try:
         connection.execute("PRAGMA busy_timeout=200")
         with suppress(sqlite3.Error):
-            for statement in INDEXES:
-                connection.execute(statement)
+            for table, statement in INDEXES.items():
+                if connection.execute(f"SELECT 1 FROM {table} LIMIT 1 OFFSET {INDEXED_ROWS - 1}").fetchone():
+                    connection.execute(statement)
         # A reader that still looks on keeps WAL mode alive; the ledger is as valid that way.
         with suppress(sqlite3.Error):
             mode = connection.execute("PRAGMA journal_mode=DELETE").fetchone()[0]

@@ -17,6 +17,7 @@ from hloscope.core.ledger import (
     LedgerReader,
     LedgerWriter,
     RewriteDecision,
+    RunInfo,
     is_ledger,
     open_ledger,
     sql,
@@ -33,6 +34,17 @@ def make(path: Path, events: int = 10) -> Path:
             writer.emit(RewriteDecision(subject=f"a.{number}", verdict="refused", code="no", pass_name="p", rule="r"))
         writer.end_pass(row, changed=False, snapshot=writer.add_snapshot("text\n" * 50 + os.urandom(3000).hex()))
     return path
+
+
+def test_a_small_ledger_carries_no_index(tmp_path: Path) -> None:
+    def indexes(path: Path) -> list[str]:
+        with LedgerReader(path) as reader:
+            return [str(row[0]) for row in reader.sql("SELECT name FROM sqlite_master WHERE type='index'").rows]
+
+    assert indexes(make(tmp_path / "small")) == [] and indexes(make(tmp_path / "large", 300)) == ["event_by_pass"]
+    with LedgerWriter(tmp_path / "empty", RunInfo(kind="dump")) as writer:
+        writer.begin_module("m")
+    assert (tmp_path / "empty").stat().st_size <= 14_336
 
 
 def test_what_is_not_a_ledger_is_one_clear_line(tmp_path: Path) -> None:

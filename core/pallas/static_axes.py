@@ -12,7 +12,8 @@ import builtins
 import re
 from collections.abc import Iterator
 
-from hloscope.core.pallas.static_sites import UNKNOWN_WORD, Scope, Site, Spec, Unknown, value_of
+from hloscope.core.pallas.static_names import Unknown, value_of
+from hloscope.core.pallas.static_sites import UNKNOWN_WORD, Site, Spec
 
 _LIBRARIES = frozenset({"jnp", "jax", "lax", "pl", "pltpu", "plgpu", "np", "math", "functools", "numpy"})
 """Names that modules go by; what is called of others may be anything."""
@@ -30,11 +31,13 @@ def unused_dimensions(site: Site) -> Iterator[tuple[int, int]]:
     """Each unused dimension with its bound. Steps of a parallel dimension that is unused race, which is said elsewhere;
     so it is on a GPU, where all are parallel."""
     grid, inputs, outputs = site.grid, site.inputs, site.outputs
-    if grid is None or inputs is None or outputs is None or site.prefetch is None or site.backend == "triton":
+    if grid is None or inputs is None or outputs is None or site.prefetch is None or not site.given.closed:
+        return
+    if site.backend in ("triton", "mosaic_gpu"):
         return
     left = {d for d, bound in enumerate(grid) if bound is not None and bound > 1}
     left -= {d for d, word in enumerate(site.semantics) if "parallel" in word or word == UNKNOWN_WORD}
-    if not left or any(word.arg == "input_output_aliases" for word in site.node.keywords):
+    if not left or "input_output_aliases" in site.given.words:
         return
     try:
         for spec in (*inputs, *outputs):
@@ -50,7 +53,7 @@ def _named(spec: Spec, rank: int) -> set[int]:
     """Dimensions that an index map uses."""
     mapped = spec.index_map
     if mapped is None:
-        if len(spec.node.args) > 1 or any(word.arg in ("index_map", None) for word in spec.node.keywords):
+        if spec.mapped or not spec.closed:
             raise _Uncertain
         return set()
     if mapped.args.vararg is not None:
@@ -75,7 +78,7 @@ class _Kernel:
         self.asked = set[int]()
         """Dimensions whose program id it asks for."""
         self._rank = rank
-        self._scope = site.scope if site.scope is not None else Scope()
+        self._scope = site.scope
         self._seen = set[str]()
         kernel = self._scope.functions.get(site.kernel or "")
         if kernel is None or kernel.args.vararg is not None or kernel.args.kwarg is not None:
@@ -136,7 +139,7 @@ class _Kernel:
         name, root = _last(node.func), _root(node.func)
         if _EFFECT.search(name) or not isinstance(node.func, ast.Name | ast.Attribute | ast.Call):
             raise _Uncertain
-        if name == "program_id":
+        if name in ("program_id", "num_programs"):
             given = next((one.value for one in node.keywords if one.arg == "axis"), node.args[0] if node.args else None)
             try:
                 axis = value_of(given, {}, self._scope)
@@ -145,6 +148,26 @@ class _Kernel:
             self.asked |= {axis} if isinstance(axis, int) and 0 <= axis < self._rank else set(range(self._rank))
         elif isinstance(node.func, ast.Attribute) and root is not None and root not in _LIBRARIES and root not in local:
             raise _Uncertain
+
+
+def stores_whole(site: Site, output: int) -> bool:
+    """Whether the kernel, as its text is seen, always stores to all of an output's block."""
+    kernel = site.scope.functions.get(site.kernel or "")
+    first = site.given.words.get("kernel")
+    if kernel is None or site.inputs is None or site.prefetch is None or not isinstance(first, ast.Name):
+        return False
+    names = [one.arg for one in (*kernel.args.posonlyargs, *kernel.args.args)]
+    place = site.prefetch + len(site.inputs) + output
+    if place >= len(names) or (not site.inputs and len(names) != len(site.outputs or ())):
+        return False
+    for one in kernel.body:
+        targets = one.targets if isinstance(one, ast.Assign) else []
+        for target in targets:
+            if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                all_of_it = isinstance(target.slice, ast.Constant) and target.slice.value is ...
+                if target.value.id == names[place] and all_of_it:
+                    return True
+    return False
 
 
 def _last(node: ast.expr) -> str:

@@ -1,5 +1,5 @@
 """What a text says literally of a ``pallas_call``, as the same values that a trace gives, so that the same checks can
-look at it: windows over the grid, budgets of memory.
+look at it: index maps and windows over the grid, tiles, budgets of memory.
 
 An operand whose array, block or index map the text does not give is left out, and with it every check that would need
 it. Of the kernel nothing is read: an output counts as stored to at every step, which is what a TPU's pipeline does with
@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,52 +20,91 @@ from hloscope.core.errors import HloscopeError, UnsupportedError
 from hloscope.core.pallas.accesses import Access, KernelFacts, RefId
 from hloscope.core.pallas.blocks import BlockDim
 from hloscope.core.pallas.call import Operand, PallasCall, Slots
-from hloscope.core.pallas.checks import budgets, outputs, windows
+from hloscope.core.pallas.checks import block_shapes, budgets, outputs, windows
 from hloscope.core.pallas.checks.finding import Finding, Subject
 from hloscope.core.pallas.chips import GPUS, TPUS, find_chip
 from hloscope.core.pallas.grid import walk
 from hloscope.core.pallas.jaxpr import Array, Atom, Aval, Equation, Jaxpr, Literal, Slot, Span, itemsize_bits
-from hloscope.core.pallas.static_sites import Scope, Site, Spec, Unknown, array_made, follow, value_of
+from hloscope.core.pallas.static_names import (
+    Scope,
+    Unknown,
+    array_made,
+    callee,
+    elements,
+    follow,
+    number,
+    parameter_names,
+    shape_of,
+    value_of,
+)
+from hloscope.core.pallas.static_sites import UNKNOWN_WORD, Site, Spec
 
 if TYPE_CHECKING:
     from hloscope.core.pallas.static_source import Columns
 
 MOST_POINTS = 1 << 16
-"""Largest literal grid over which an index map is evaluated."""
+"""Largest literal grid that is walked, and most values that one entry of an index map is computed for."""
 SMEM = 1 << 20
 """Bytes of scalar memory of a core of every TPU of ``TPUS``; jax's ``TpuInfo`` has the same for each."""
 _INDEX = Aval("array", (), "int32")
-_SPACES = frozenset({"vmem", "smem", "any", "hbm", "semaphore"})
+_SPACES = frozenset({"vmem", "smem", "any", "hbm"})
 _SCRATCH = frozenset({"VMEM", "SMEM"})
+_WIDE = frozenset({"float64", "int64", "uint64", "complex128"})
+"""What they are depends on whether jax keeps 64 bits."""
+_KINDS = frozenset({"blocked", "squeezed", "element"})
+
+
+def backend_of(site: Site, target: str | None) -> str | None:
+    """The backend that its compiler parameters mean, or the target's where it has none."""
+    if site.backend is not None or not site.given.closed or "compiler_params" in site.given.words:
+        return site.backend
+    return "tpu" if target in TPUS else None
 
 
 def literal_findings(site: Site, path: str, columns: Columns, target: str | None) -> Iterator[Finding]:
-    """What the checks of a traced call find in one whose grid, blocks and arrays are literal."""
-    subject = _Reader(site, path, columns, target).subject()
+    """What the checks of a traced call find in one, as far as its grid, blocks, index maps and arrays are literal."""
+    reader = _Reader(site, path, columns, target)
+    if reader.backend == "tpu":
+        yield from block_shapes.check_block_shapes(reader.subject(reader.shaped(), None))
+    grid = reader.grid
+    if grid is None:
+        return
+    if math.prod(max(bound, 0) for bound in grid) > MOST_POINTS:
+        yield from _far_ranges(reader, grid)
+        return
+    subject = reader.walked(grid)
     if subject is None:
         return
-    checks: list[Callable[[Subject], Iterator[Finding]]] = [windows.check_grid, windows.check_partial]
-    if "input_output_aliases" not in _given(site):
+    checks: list[Callable[[Subject], Iterator[Finding]]] = [
+        windows.check_grid, windows.check_range, windows.check_partial
+    ]  # fmt: skip
+    if site.given.closed and "input_output_aliases" not in site.given.words:
         checks.append(outputs.check_unwritten)
-    if subject.backend in (None, "tpu") and target not in GPUS:
+    if reader.backend in (None, "tpu") and target not in GPUS:
         checks.append(outputs.check_parallel)
+    if reader.backend == "tpu":
+        checks.append(outputs.check_semantics)
+    if subject.chip is not None:
+        checks.append(budgets.check_budgets)
     for check in checks:
         for one in check(subject):
             if one.code == "parallel-write-race":
                 one = replace(one, severity="warning")  # the store may stand under a condition
             if one.code != "unsupported":
                 yield one
-    if subject.chip is not None:
-        yield from (one for one in budgets.check_budgets(subject) if one.code != "unsupported")
 
 
-def _given(site: Site) -> dict[str, ast.expr]:
-    """Keywords of the call and of its ``grid_spec``."""
-    given = {word.arg: word.value for word in site.node.keywords if word.arg}
-    spec = follow(given.get("grid_spec"), site.scope or Scope())
-    if isinstance(spec, ast.Call):
-        given |= {word.arg: word.value for word in spec.keywords if word.arg and word.arg not in given}
-    return given
+@dataclass(frozen=True, slots=True)
+class _Shaped:
+    """An operand whose array and block are literal."""
+
+    kind: str
+    number: int
+    spec: Spec
+    array: Aval
+    """Its element type is empty where the text does not give it."""
+    dims: tuple[BlockDim, ...]
+    buffers: int | None
 
 
 class _Reader:
@@ -73,38 +112,57 @@ class _Reader:
 
     def __init__(self, site: Site, path: str, columns: Columns, target: str | None) -> None:
         self.site, self.path, self.columns, self.target = site, path, columns, target
-        self.scope = site.scope if site.scope is not None else Scope()
-        self.given = _given(site)
+        self.scope = site.scope
+        self.backend = backend_of(site, target)
         self.complete = True
         """Whether every operand is known."""
+        self.grid: tuple[int, ...] | None = None
+        """The grid where each bound is literal, and index maps get no more than its indices and what is prefetched."""
+        if site.grid is not None and None not in site.grid and site.prefetch is not None:
+            self.grid = tuple(bound for bound in site.grid if bound is not None)
 
-    def subject(self) -> Subject | None:
-        """The call; None where its grid is not known, or where keywords come from elsewhere (``**``)."""
+    def shaped(self) -> list[Operand]:
+        """Operands whose block can be held against the tiles of a TPU, whatever the grid and the index map are."""
+        found: list[Operand] = []
+        for one in (*self._shaped("input"), *self._shaped("output")):
+            if one.spec.mapped and one.spec.space not in (None, "vmem"):
+                continue  # what is asked of it depends on the map
+            if any(dim.kind == "element" for dim in one.dims) or (len(one.dims) == 1 and not one.array.dtype):
+                continue
+            found.append(self._operand(one, _no_index_map(len(one.dims), 0)))
+        return found
+
+    def walked(self, grid: Sequence[int]) -> Subject | None:
+        """The call with the operands whose windows are known at every step."""
+        operands: list[Operand] = []
+        for one in (*self._shaped("input"), *self._shaped("output")):
+            index_map = self.index_map(one, grid)
+            if index_map is None:
+                self.complete = False
+            else:
+                operands.append(self._operand(one, index_map))
+        return self.subject(operands, grid)
+
+    def subject(self, operands: Sequence[Operand], grid: Sequence[int] | None) -> Any:
+        """What the checks look at."""
         site = self.site
-        if site.grid is None or None in site.grid or any(word.arg is None for word in site.node.keywords):
-            return None
-        grid = tuple(bound for bound in site.grid if bound is not None)
-        steps = math.prod(max(bound, 0) for bound in grid)
-        if steps > MOST_POINTS or site.prefetch is None:
-            return None
-        inputs, results = list(self._operands("input", grid)), list(self._operands("output", grid))
+        inputs = sum(one.kind == "input" for one in operands)
         scratch = self._scratch()
         compiler = self._compiler()
-        backend = site.backend
-        if backend is None and "compiler_params" not in self.given and self.target in TPUS:
-            backend = "tpu"
-        operands = (*inputs, *results)
         refs = [*(one.ref for one in operands), *(scratch or ())]
         names = (*(one.name for one in operands), *(str(number) for number in range(len(scratch or ()))))
         kernel = Jaxpr((), (), tuple(range(len(refs))), (), (), dict(enumerate(refs)), names=names)
+        words = None if UNKNOWN_WORD in site.semantics else site.semantics or None
         call = PallasCall(
-            0, site.name, self._span(site.node), None, grid, (),
-            Slots(len(grid), 0, 0, len(inputs), len(results), len(scratch or ())), operands, (), kernel, backend,
-            compiler or {"dimension_semantics": site.semantics},
+            0, site.name, self._span(site.node), None, tuple(grid or ()), (),
+            Slots(len(grid or ()), 0, 0, inputs, len(operands) - inputs, len(scratch or ())), tuple(operands), (),
+            kernel, self.backend, compiler or {"dimension_semantics": words},
         )  # fmt: skip
         chip = None
         if self.complete and scratch is not None and compiler is not None and self.target in TPUS:
             chip = replace(find_chip(self.target or ""), smem=None if site.prefetch else SMEM)
+        if grid is None:
+            return Subject(self.path, call, self.backend, None, None, None, "not walked", function=site.function)
         try:
             schedule = walk(call)
         except UnsupportedError:
@@ -114,13 +172,13 @@ class _Reader:
         facts = KernelFacts(
             tuple(
                 Access(
-                    "write", RefId(len(inputs) + one.number, one.name, one.ref), None, store, None, always, 0, False, 0
+                    "write", RefId(inputs + position, one.name, one.ref), None, store, None, always, 0, False, 0
                 )
-                for one in results
+                for position, one in enumerate(operands[inputs:])
             ),
             (),
         )  # fmt: skip
-        return Subject(self.path, call, backend, chip, schedule, facts, function=site.function)
+        return Subject(self.path, call, self.backend, chip, schedule, facts, function=site.function)
 
     def _span(self, node: ast.expr) -> Span:
         end = node.end_lineno or node.lineno
@@ -129,117 +187,205 @@ class _Reader:
             end, self.columns.of(end, node.end_col_offset or 0),
         )  # fmt: skip
 
-    def _operands(self, kind: str, grid: Sequence[int]) -> Iterator[Operand]:
-        site, scope = self.site, self.scope
+    def _shaped(self, kind: str) -> Iterator[_Shaped]:
+        site = self.site
         if kind == "output":
-            specs, shapes = site.outputs, site.shapes
-            written = self.given.get("out_shape", site.node.args[1] if len(site.node.args) > 1 else None)
-            written = follow(written, scope)
-            arrays = written.elts if isinstance(written, ast.Tuple | ast.List) else [written]
+            specs, shapes, arrays = site.outputs, site.shapes, site.results
         else:
-            skip = site.prefetch or 0
-            specs, shapes = site.inputs, site.operands[skip:]
-            arrays = list(scope.called_with.get(id(site.node), ()))[skip:]
-        if (
-            not specs
-            or not len(specs) == len(shapes) == len(arrays)
-            or any(isinstance(one, ast.Starred) for one in arrays)
-        ):
+            specs, shapes, arrays = site.inputs, site.operands, list(site.arguments)
+        if not specs or not len(specs) == len(shapes) == len(arrays):
             self.complete = False
             return
-        for number, (spec, shape, array) in enumerate(zip(specs, shapes, arrays, strict=True)):
-            dtype = element_type(array, scope)
-            found = None
-            if shape is not None and dtype is not None:
-                found = self._operand(kind, number, spec, Aval("array", shape, dtype), grid)
-            if found is None:
+        for position, (spec, shape, array) in enumerate(zip(specs, shapes, arrays, strict=True)):
+            dtype = element_type(array, self.scope) or ""
+            found = None if shape is None else self._sized(kind, position, spec, Aval("array", shape, dtype))
+            if not dtype or found is None:
                 self.complete = False
-            else:
+            if found is not None:
                 yield found
 
-    def _operand(self, kind: str, number: int, spec: Spec, array: Aval, grid: Sequence[int]) -> Operand | None:
-        given = {word.arg: word.value for word in spec.node.keywords}
-        mapped = given.get("index_map", spec.node.args[1] if len(spec.node.args) > 1 else None)
-        shape = given.get("block_shape", spec.node.args[0] if spec.node.args else None)
-        if None in given or ("memory_space" in given and spec.space not in _SPACES):
+    def _sized(self, kind: str, position: int, spec: Spec, array: Aval) -> _Shaped | None:
+        if not spec.closed or (spec.space is not None and spec.space not in _SPACES):
             return None
         buffers = None
-        if "pipeline_mode" in given:
-            mode = follow(given["pipeline_mode"], self.scope)
-            try:
-                buffers = value_of(mode.args[0], {}, self.scope) if isinstance(mode, ast.Call) else None
-            except (Unknown, IndexError):
-                buffers = None
-            if not isinstance(buffers, int):
+        if spec.buffers is not None:
+            mode = follow(spec.buffers, self.scope)
+            first = mode.args[0] if isinstance(mode, ast.Call) and len(mode.args) == 1 and not mode.keywords else None
+            buffers = number(first, self.scope)
+            if buffers is None:
                 return None
-        if shape is None:
+        if spec.whole:
             dims = tuple(BlockDim("blocked", size) for size in array.shape)
-        elif spec.shape is None or spec.kinds is None:
+        elif spec.shape is None or spec.kinds is None or len(spec.shape) != len(array.shape):
             return None
         else:
+            sized = zip(spec.kinds, spec.shape, spec.padding, strict=True)
             dims = tuple(
-                BlockDim(how, size)
-                for how, size in zip(spec.kinds, spec.shape, strict=True)
-                if size is not None and size > 0 and how in ("blocked", "squeezed")
+                BlockDim(how, size, padding)
+                for how, size, padding in sized
+                if size is not None and size > 0 and padding is not None and how in _KINDS
             )
             if len(dims) != len(spec.shape):
                 return None
-        if len(dims) != len(array.shape):
-            return None
-        index_map = _no_index_map(len(dims), len(grid)) if mapped is None else _tabulated(spec, len(dims), grid)
-        if index_map is None:
-            return None
-        kept = tuple(dim.size for dim in dims if dim.in_ref)
-        place = self._span(spec.node)
+        return _Shaped(kind, position, spec, array, dims, buffers)
+
+    def _operand(self, one: _Shaped, index_map: Jaxpr) -> Operand:
+        kept = tuple(dim.size for dim in one.dims if dim.in_ref)
+        spec = one.spec
         return Operand(
-            kind, number, str(number), "", array, dims, Aval("ref", kept, array.dtype, spec.space or "default"),
-            index_map, tuple(Slot(d) for d in range(len(dims))), buffers, place,
+            one.kind, one.number, str(one.number), "", one.array, one.dims,
+            Aval("ref", kept, one.array.dtype, spec.space or "default"), index_map,
+            tuple(Slot(d) for d in range(len(one.dims))), one.buffers, self._span(spec.node),
             self._span(spec.index_map) if isinstance(spec.index_map, ast.Lambda) else None,
         )  # fmt: skip
 
+    def index_map(self, one: _Shaped, grid: Sequence[int]) -> Jaxpr | None:
+        """An index map as a table with a value for every step; None where the text does not give each."""
+        rank = len(one.dims)
+        if not one.spec.mapped:
+            return _no_index_map(rank, len(grid))
+        tables = self.tables(one, grid)
+        if tables is None:
+            return None
+        consts: list[int] = []
+        values: list[Array] = []
+        atoms: list[Atom] = []
+        for d, table in enumerate(tables):
+            if table.size == 1:
+                atoms.append(Literal(table.reshape(()), _INDEX))
+                continue
+            consts.append(1000 + d)
+            values.append(np.broadcast_to(table, [max(bound, 0) for bound in grid]).reshape(-1))
+            atoms.append(1000 + d)
+        inputs = tuple(range(len(grid)))
+        return Jaxpr(tuple(consts), tuple(values), inputs, (), tuple(atoms), dict.fromkeys((*inputs, *consts), _INDEX))
+
+    def tables(self, one: _Shaped, grid: Sequence[int]) -> list[Array] | None:
+        """The values of each result over the dimensions of the grid that it depends on, the others of length 1."""
+        mapped = one.spec.index_map
+        if mapped is None:
+            return None
+        arguments = mapped.args
+        taken = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or len(taken) < len(grid):
+            return None
+        entries = returned_entries(mapped, self.scope)
+        if entries is None or len(entries) != len(one.dims):
+            return None
+        scope = names_seen_by(mapped, self.scope)
+        found: list[Array] = []
+        for entry in entries:
+            table = _table(entry, taken[: len(grid)], grid, scope)
+            if table is None:
+                return None
+            found.append(table)
+        return found
+
     def _scratch(self) -> list[Aval] | None:
         """Scratch memory; None where some of it is not known. Semaphores take no memory of the budgets."""
-        written = follow(self.given.get("scratch_shapes"), self.scope)
+        written = self.site.given.words.get("scratch_shapes")
         if written is None:
-            return []
-        if not isinstance(written, ast.Tuple | ast.List):
+            return [] if self.site.given.closed else None
+        items = elements(written, self.scope)
+        if items is None:
             return None
         found: list[Aval] = []
-        for one in written.elts:
+        for one in items:
             one = follow(one, self.scope)
             text = "" if one is None else ast.unparse(one)
             if "SemaphoreType." in text:
                 continue
-            name = text.partition("(")[0].rpartition(".")[2]
-            if not isinstance(one, ast.Call) or name not in _SCRATCH:
+            if not isinstance(one, ast.Call) or callee(one) not in _SCRATCH:
                 return None
             words = {word.arg: word.value for word in one.keywords}
-            dims = follow(words.get("shape", one.args[0] if one.args else None), self.scope)
-            dtype = _type_name(words.get("dtype", one.args[1] if len(one.args) > 1 else None), self.scope)
-            if dtype is None or not isinstance(dims, ast.Tuple | ast.List):
+            shape = shape_of(words.get("shape", one.args[0] if one.args else None), self.scope)
+            dtype = type_name(words.get("dtype", one.args[1] if len(one.args) > 1 else None), self.scope)
+            if dtype is None or shape is None:
                 return None
-            try:
-                shape = tuple(int(value_of(size, {}, self.scope)) for size in dims.elts)
-            except Unknown:
-                return None
-            found.append(Aval("ref", shape, dtype, name.lower()))
+            found.append(Aval("ref", shape, dtype, callee(one).lower()))
         return found
 
     def _compiler(self) -> dict[str, Any] | None:
         """The compiler parameters that the checks read; None where the text does not give them."""
-        out: dict[str, Any] = {"dimension_semantics": self.site.semantics}
-        if "compiler_params" not in self.given:
-            return out
-        params = follow(self.given["compiler_params"], self.scope)
+        site = self.site
+        words = None if UNKNOWN_WORD in site.semantics else site.semantics or None
+        out: dict[str, Any] = {"dimension_semantics": words}
+        params = follow(site.given.words.get("compiler_params"), self.scope)
+        if params is None or isinstance(params, ast.Constant):
+            return out if site.given.closed else None
         if not isinstance(params, ast.Call) or any(word.arg is None for word in params.keywords):
             return None
         limit = next((word.value for word in params.keywords if word.arg == "vmem_limit_bytes"), None)
         if limit is not None:
-            try:
-                out["vmem_limit_bytes"] = value_of(limit, {}, self.scope)
-            except Unknown:
+            bytes_ = number(limit, self.scope)
+            if bytes_ is None:
                 return None
+            out["vmem_limit_bytes"] = bytes_
         return out
+
+
+def _far_ranges(reader: _Reader, grid: Sequence[int]) -> Iterator[Finding]:
+    """A grid that is too large to walk: each entry of a map over the dimensions that it depends on."""
+    where = reader.subject((), None)
+    for one in (*reader._shaped("input"), *reader._shaped("output")):
+        tables = reader.tables(one, grid)
+        for d, table in enumerate(tables or ()):
+            dim, extent = one.dims[d], one.array.shape[d]
+            last = -(-extent // dim.size) if dim.kind == "blocked" else extent
+            if dim.kind == "element":
+                continue
+            bad = np.argwhere((table < 0) | (table >= last))
+            if len(bad):
+                point = tuple(map(int, bad[0]))
+                operand = reader._operand(one, _no_index_map(len(one.dims), len(grid)))
+                yield where.finding(
+                    "index-map-out-of-range",
+                    f"at grid point {point} the index map of {operand.title} gives block {int(table[point])} of {last}"
+                    f" in dimension {d}",
+                    operand.place,
+                )
+                break
+
+
+def names_seen_by(function: ast.Lambda | ast.FunctionDef, scope: Scope) -> Scope:
+    """The names around a lambda; none for one that stands outside of the function whose names these are."""
+    first, last = scope.lines
+    if not isinstance(function, ast.Lambda) or not first <= function.lineno <= last:
+        return Scope()
+    return scope.without(parameter_names(function.args))
+
+
+def returned_entries(function: ast.Lambda | ast.FunctionDef, scope: Scope) -> list[ast.expr] | None:
+    """What an index map returns, one expression for each dimension; None where that is not seen.
+
+    A single expression counts as one value only where it is arithmetic on the map's own parameters and numbers.
+    """
+    result: ast.expr | None
+    if isinstance(function, ast.Lambda):
+        result = function.body
+    else:
+        only = function.body[-1] if len(function.body) == 1 or _only_documented(function) else None
+        result = only.value if isinstance(only, ast.Return) else None
+    if result is None:
+        return None
+    seen = names_seen_by(function, scope)
+    items = elements(result, seen) if not isinstance(result, ast.Name) else None
+    if items is not None:
+        return items
+    own = {one.arg for one in (*function.args.posonlyargs, *function.args.args)}
+    for node in ast.walk(result):
+        if isinstance(node, ast.Name) and node.id not in own and number(node, seen) is None:
+            return None
+        if not isinstance(node, ast.Name | ast.Constant | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop
+                          | ast.expr_context):  # fmt: skip
+            return None
+    return [result]
+
+
+def _only_documented(function: ast.FunctionDef) -> bool:
+    """Whether all but a docstring is one statement."""
+    first = function.body[0]
+    return len(function.body) == 2 and isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
 
 
 def _no_index_map(rank: int, indices: int) -> Jaxpr:
@@ -248,46 +394,12 @@ def _no_index_map(rank: int, indices: int) -> Jaxpr:
     return Jaxpr((), (), inputs, (), (zero,) * rank, dict.fromkeys(inputs, _INDEX))
 
 
-def _tabulated(spec: Spec, rank: int, grid: Sequence[int]) -> Jaxpr | None:
-    """An index map as a table with a value for every step; None where the text does not give each."""
-    mapped = spec.index_map
-    if mapped is None:
-        return None
-    arguments = mapped.args
-    taken = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
-    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or len(taken) < len(grid):
-        return None
-    body: ast.expr | None
-    if isinstance(mapped, ast.Lambda):
-        body = mapped.body
-    else:
-        only = mapped.body[0] if len(mapped.body) == 1 else None
-        body = only.value if isinstance(only, ast.Return) else None
-    entries = body.elts if isinstance(body, ast.Tuple) else [body]
-    if len(entries) != rank:
-        return None
-    scope, consts, values = Scope(), [], []
-    atoms: list[Atom] = []
-    for d, entry in enumerate(entries):
-        table = _table(entry, taken[: len(grid)], grid, scope)
-        if table is None:
-            return None
-        if isinstance(entry, ast.Constant):
-            atoms.append(Literal(np.asarray(entry.value, np.int64), _INDEX))
-            continue
-        consts.append(1000 + d)
-        values.append(table)
-        atoms.append(1000 + d)
-    inputs = tuple(range(len(grid)))
-    return Jaxpr(tuple(consts), tuple(values), inputs, (), tuple(atoms), dict.fromkeys((*inputs, *consts), _INDEX))
-
-
-def _table(entry: ast.expr | None, names: Sequence[str], grid: Sequence[int], scope: Scope) -> Array | None:
-    """The values of one result, in the order of the steps; computed once for each value of what it depends on."""
-    if entry is None:
-        return None
+def _table(entry: ast.expr, names: Sequence[str], grid: Sequence[int], scope: Scope) -> Array | None:
+    """The values of one result; computed once for each value of what it depends on."""
     used = {node.id for node in ast.walk(entry) if isinstance(node, ast.Name)}
     own = [max(bound, 0) if name in used else 1 for name, bound in zip(names, grid, strict=True)]
+    if math.prod(own) > MOST_POINTS:
+        return None
     out = np.zeros(own, np.int64)
     try:
         for point in np.ndindex(*own):
@@ -297,7 +409,7 @@ def _table(entry: ast.expr | None, names: Sequence[str], grid: Sequence[int], sc
             out[point] = value
     except Unknown:
         return None
-    return np.broadcast_to(out, [max(bound, 0) for bound in grid]).reshape(-1)
+    return out
 
 
 def element_type(array: ast.expr | None, scope: Scope, depth: int = 0) -> str | None:
@@ -306,11 +418,12 @@ def element_type(array: ast.expr | None, scope: Scope, depth: int = 0) -> str | 
     if made is None:
         return None
     given = {word.arg: word.value for word in made.keywords}
-    place = 2 if ast.unparse(made.func).endswith("full") else 1
-    return _type_name(given.get("dtype", made.args[place] if len(made.args) > place else None), scope, depth)
+    place = 2 if callee(made) == "full" else 1
+    return type_name(given.get("dtype", made.args[place] if len(made.args) > place else None), scope, depth)
 
 
-def _type_name(node: ast.expr | None, scope: Scope, depth: int = 0) -> str | None:
+def type_name(node: ast.expr | None, scope: Scope, depth: int = 0) -> str | None:
+    """The element type that an expression names; None for one of 64 bits, which jax keeps only where it is told to."""
     node = follow(node, scope)
     if isinstance(node, ast.Attribute) and node.attr == "dtype" and depth < 8:
         # As the array of that name has it, or the default of the parameter.
@@ -320,7 +433,7 @@ def _type_name(node: ast.expr | None, scope: Scope, depth: int = 0) -> str | Non
         name = node.attr
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         name = node.value
-    if name is None:
+    if name is None or name in _WIDE:
         return None
     try:
         itemsize_bits(name)

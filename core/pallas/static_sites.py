@@ -1,28 +1,35 @@
-"""The ``pallas_call`` sites of a Python text and what the names around them stand for. Nothing is imported or run.
-
-Literals, constants and arithmetic on them are evaluated by a small evaluator of our own. A name that is bound twice, in
-a branch, by a pattern, or in a statement that is half typed is not known.
-"""
+"""The ``pallas_call`` sites of a Python text, with what the names around them stand for (``static_names.py``)."""
 
 from __future__ import annotations
 
 import ast
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from hloscope.core.pallas.python_reader import Reading
+from hloscope.core.pallas.static_names import (
+    Scope,
+    array_shape,
+    binds,
+    callee,
+    class_scope,
+    elements,
+    follow,
+    full_name,
+    function_scope,
+    module_scope,
+    number,
+)
 
 CALLS = frozenset({"pallas_call"})
-ARRAYS = frozenset({"ShapeDtypeStruct", "ones", "zeros", "empty", "full"})
-"""Calls whose first argument is the shape of what they make."""
-
 UNKNOWN_WORD = "?"
-
-
-class Unknown(Exception):
-    """An expression whose value the text does not give."""
+LAMBDA = "<lambda>"
+"""What Python, and so jax, calls a kernel without a name."""
+DIMENSIONS = ("Blocked", "Squeezed", "Element", "BoundedSlice", "Indirect")
+"""Kinds of block dimension as ``jax.experimental.pallas`` spells them."""
+KINDS = {"Blocked": "blocked", "Squeezed": "squeezed", "Element": "element", "BoundedSlice": "bounded_slice",
+         "Indirect": "indirect"}  # fmt: skip
+"""The same as ``blocks.BlockDim`` names them."""
 
 
 @dataclass(slots=True)
@@ -31,10 +38,32 @@ class Spec:
 
     node: ast.Call
     shape: tuple[int | None, ...] | None
-    """Entries that are numbers; 0 for squeezed ones, None for those that are not known."""
+    """Elements of a block by dimension, 1 for squeezed ones, None for those that are not known; None where not even
+    their number is."""
     index_map: ast.Lambda | ast.FunctionDef | None
+    """None where there is none, or where it is not seen: ``mapped`` tells."""
     space: str | None
+    """The memory space; None where none is named, `UNKNOWN_WORD` where it is not known."""
     kinds: tuple[str, ...] | None = None
+    padding: tuple[tuple[int, int] | None, ...] = ()
+    """Padding by dimension, None where it is not known."""
+    mapped: bool = False
+    """Whether the spec has an index map."""
+    whole: bool = False
+    """Whether it has no block shape, so that a block is the array."""
+    buffers: ast.expr | None = None
+    """Its ``pipeline_mode``."""
+    closed: bool = True
+    """Whether nothing is handed on with ``*`` or ``**``."""
+
+
+@dataclass(slots=True)
+class Given:
+    """The arguments of a call by keyword."""
+
+    words: Mapping[str, ast.expr]
+    closed: bool
+    """Whether there are no others."""
 
 
 @dataclass(slots=True)
@@ -53,153 +82,75 @@ class Site:
     shapes: list[tuple[int, ...] | None]
     """Shapes of outputs where they are literal."""
     operands: list[tuple[int, ...] | None]
-    """Shapes of operands that are parameters whose defaults are literal shapes."""
+    """Shapes of operands that are parameters whose defaults are literal shapes; none where their places are not
+    known."""
+    given: Given
+    scope: Scope
+    """The names around it, for readers that ask for more."""
     semantics: tuple[str, ...] = ()
     """A word for each dimension, `UNKNOWN_WORD` for one that the text does not give."""
     backend: str | None = None
-    scope: Scope | None = None
-    """The names around it, for readers that ask for more."""
+    """``tpu``, ``triton`` or ``mosaic_gpu``, where the compiler parameters say."""
+    wrapped: bool = False
+    """Whether the text does not show all of the call: ``partial(pl.pallas_call, …)`` by itself, to which more may be
+    given, or a function of that name that is not jax's."""
 
+    @property
+    def results(self) -> list[ast.expr | None]:
+        """What ``out_shape`` lists, names followed."""
+        written = self.given.words.get("out_shape")
+        items = elements(written, self.scope)
+        return [follow(written, self.scope)] if items is None else [follow(one, self.scope) for one in items]
 
-@dataclass(slots=True)
-class Scope:
-    """Names whose values the text gives."""
-
-    values: dict[str, ast.expr] = field(default_factory=dict[str, ast.expr])
-    functions: dict[str, ast.FunctionDef] = field(default_factory=dict[str, ast.FunctionDef])
-    defaults: dict[str, ast.expr] = field(default_factory=dict[str, ast.expr])
-    """Defaults of the parameters of the functions around."""
-    called_with: dict[int, list[ast.expr]] = field(default_factory=dict[int, list[ast.expr]])
-    """Identity of a ``pallas_call(…)`` -> what its result is applied to."""
-    repeated: set[str] = field(default_factory=set[str])
-    reading: Reading | None = None
-    """The text, which knows the statements whose values are not to be trusted."""
+    @property
+    def arguments(self) -> list[ast.expr]:
+        """What the call's result is applied to, without what is prefetched; none where places are not known."""
+        given = self.scope.called_with.get(id(self.node), [])
+        if self.prefetch is None or any(isinstance(one, ast.Starred) for one in given):
+            return []
+        return given[self.prefetch :]
 
 
 def find_sites(reading: Reading) -> Iterator[Site]:
     """Every ``pallas_call`` of a file, in order."""
     found: list[Site] = []
-    _visit(reading.tree, None, _scope_of(reading.tree.body, Scope(reading=reading)), found)
+    _visit(reading.tree, None, module_scope(reading), found)
     yield from sorted(found, key=lambda site: (site.node.lineno, site.node.col_offset))
 
 
-def _scope_of(body: Sequence[ast.stmt], outer: Scope, parameters: ast.arguments | None = None) -> Scope:
-    scope = Scope(
-        dict(outer.values), dict(outer.functions), dict(outer.defaults), outer.called_with, set(outer.repeated),
-        outer.reading,
-    )  # fmt: skip
-    local: set[str] = set()
-    if parameters is not None:
-        _bind_parameters(parameters, scope)
-        local.update(_parameter_names(parameters))
-    for node in _straight(body):
-        doubtful = outer.reading is not None and outer.reading.doubtful(node.lineno, node.end_lineno or node.lineno)
-        for name, value in _bindings(node):
-            if name in local:
-                scope.repeated.add(name)  # assigned twice: the text alone does not say which holds
-            else:
-                scope.repeated.discard(name)
-            local.add(name)
-            scope.defaults.pop(name, None)
-            if value is not None and not doubtful:
-                scope.values[name] = value
-            else:
-                scope.values.pop(name, None)
-        if isinstance(node, ast.FunctionDef):
-            scope.functions.pop(node.name, None)
-            if not doubtful:
-                scope.functions[node.name] = node
-    return scope
-
-
-def _parameter_names(parameters: ast.arguments) -> list[str]:
-    rest = [one for one in (parameters.vararg, parameters.kwarg) if one is not None]
-    return [one.arg for one in (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs, *rest)]
-
-
-def _bind_parameters(parameters: ast.arguments, scope: Scope) -> None:
-    """Parameters hide the names around; their defaults are kept, for shapes."""
-    for name in _parameter_names(parameters):
-        scope.values.pop(name, None)
-        scope.defaults.pop(name, None)
-        scope.repeated.discard(name)
-    positional = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
-    given = parameters.defaults
-    # Half typed, there may be more defaults than parameters before them.
-    scope.defaults.update(zip(positional[max(0, len(positional) - len(given)) :], given, strict=False))
-    for one, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=False):
-        if default is not None:
-            scope.defaults[one.arg] = default
-
-
-def _straight(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that run one after the other: the suite of a ``with`` is one of them, that of an ``if`` is not."""
-    for node in body:
-        yield node
-        if isinstance(node, ast.With | ast.AsyncWith):
-            yield from _straight(node.body)
-
-
-_BRANCHES = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.Try, ast.TryStar, ast.Match)
-
-
-def _bindings(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
-    """Names that a statement binds, with the value where it is one; twice where it may be another after it."""
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            if isinstance(target, ast.Name):
-                yield target.id, node.value
-            else:
-                yield from ((name, None) for name in _stored(target))
-    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        yield node.target.id, node.value
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield node.name, None
-    elif isinstance(node, ast.Import | ast.ImportFrom):
-        yield from ((one.asname or one.name.partition(".")[0], None) for one in node.names)
-    elif isinstance(node, ast.With | ast.AsyncWith):
-        for item in node.items:
-            if item.optional_vars is not None:
-                yield from ((name, None) for name in _stored(item.optional_vars))
-    elif isinstance(node, (*_BRANCHES, ast.AugAssign)):
-        for name in _stored(node):
-            yield name, None
-            yield name, None
-        return
-    for inner in ast.walk(node) if isinstance(node, ast.Assign | ast.Expr | ast.Return) else ():
-        if isinstance(inner, ast.NamedExpr):
-            yield inner.target.id, None
-            yield inner.target.id, None
-
-
-def _stored(node: ast.AST) -> Iterator[str]:
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-            yield inner.id
-        elif isinstance(inner, ast.MatchAs | ast.MatchStar | ast.ExceptHandler) and inner.name:
-            yield inner.name
-
-
 def _visit(node: ast.AST, function: str | None, scope: Scope, found: list[Site]) -> None:
+    if isinstance(node, ast.ClassDef):
+        inside = class_scope(node, scope)
+        for child in ast.iter_child_nodes(node):
+            methods = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            _visit(child, function, scope if methods else inside, found)
+        return
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         for decorator in node.decorator_list:
             # @partial(pl.pallas_call, …) hands the function below to the call.
             call = _bound_call(decorator)
             if call is not None:
                 call.args.insert(0, ast.Name(node.name, ast.Load()))
-                found.append(_site(call, function or node.name, scope))
+                around = scope.copy()
+                around.functions[node.name] = node
+                found.append(_site(call, function or node.name, around))
             else:
                 _visit(decorator, function, scope, found)
-        scope = _scope_of(node.body, scope, node.args)
+        scope = function_scope(node, scope, outermost=function is None)
         function = function or node.name
+    own = binds(node)
+    if own is not None:
+        scope = scope.without(own)
     if isinstance(node, ast.Call):
-        call, bound = _applied(node)
-        if isinstance(node.func, ast.Call) and _callee(node.func) in CALLS:
-            scope.called_with[id(node.func)] = node.args
+        call, bound, partial = _applied(node)
+        if isinstance(node.func, ast.Call) and callee(node.func) in CALLS:
+            scope.called_with[id(node.func)] = _arguments(node)
         if call is not None:
             if bound is not None:
                 scope.called_with[id(call)] = bound
-            found.append(_site(call, function, scope))
+            site = _site(call, function, scope)
+            site.wrapped = site.wrapped or partial
+            found.append(site)
             for child in (*call.args, *call.keywords, *(bound or ())):
                 _visit(child, function, scope, found)
             return
@@ -208,24 +159,36 @@ def _visit(node: ast.AST, function: str | None, scope: Scope, found: list[Site])
             _visit(child, function, scope, found)
 
 
-def _applied(node: ast.Call) -> tuple[ast.Call | None, list[ast.expr] | None]:
-    """The ``pallas_call`` that a call is, ``partial(pl.pallas_call, …)`` too, and what its result is applied to."""
-    if _callee(node) in CALLS:
-        return node, None
+def _applied(node: ast.Call) -> tuple[ast.Call | None, list[ast.expr] | None, bool]:
+    """The ``pallas_call`` that a call is, ``partial(pl.pallas_call, …)`` too, what its result is applied to, and
+    whether it is not called yet."""
+    if callee(node) in CALLS:
+        return node, None, False
     if (alone := _bound_call(node)) is not None:
-        return alone, None
+        return alone, None, True
     if (inner := _bound_call(node.func)) is not None:
-        inner.args.extend(node.args)
-        return inner, None
+        return _joined(inner, node), None, False
     if isinstance(node.func, ast.Call) and (inner := _bound_call(node.func.func)) is not None:
-        inner.args.extend(node.func.args)
-        return inner, node.args
-    return None, None
+        return _joined(inner, node.func), _arguments(node), False
+    return None, None, False
+
+
+def _arguments(node: ast.Call) -> list[ast.expr]:
+    """What a call's result is applied to; a keyword, which it does not take, makes the places unknown."""
+    return [ast.Starred(node.func, ast.Load())] if node.keywords else node.args
+
+
+def _joined(inner: ast.Call, outer: ast.Call) -> ast.Call:
+    """What ``partial`` holds and what is given to it: later words replace earlier ones."""
+    later = {word.arg for word in outer.keywords}
+    words = [word for word in inner.keywords if word.arg is None or word.arg not in later]
+    joined = ast.Call(inner.func, [*inner.args, *outer.args], [*words, *outer.keywords])
+    return ast.copy_location(joined, inner)
 
 
 def _bound_call(node: ast.expr) -> ast.Call | None:
     """``partial(pl.pallas_call, …)`` as the call that it is part of."""
-    if not isinstance(node, ast.Call) or _callee(node) != "partial" or not node.args:
+    if not isinstance(node, ast.Call) or callee(node) != "partial" or not node.args:
         return None
     first = node.args[0]
     name = first.attr if isinstance(first, ast.Attribute) else first.id if isinstance(first, ast.Name) else ""
@@ -234,40 +197,83 @@ def _bound_call(node: ast.expr) -> ast.Call | None:
     return ast.copy_location(ast.Call(first, list(node.args[1:]), list(node.keywords)), node)
 
 
-def _callee(node: ast.Call) -> str:
-    called = node.func
-    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+_POSITIONS = {
+    "pallas_call": ("kernel", "out_shape"),
+    "GridSpec": ("grid", "in_specs", "out_specs", "scratch_shapes"),
+    "PrefetchScalarGridSpec": ("num_scalar_prefetch", "grid", "in_specs", "out_specs", "scratch_shapes"),
+    "BlockSpec": ("block_shape", "index_map", "pipeline_mode"),
+}
+"""Call -> names of its arguments by place."""
+
+
+def given_to(node: ast.Call, what: str) -> Given:
+    """The arguments of a call of that name."""
+    known = list(zip(_POSITIONS[what], node.args, strict=False))
+    closed = not any(isinstance(one, ast.Starred) for one in node.args)
+    words = dict(known) if closed else {}
+    words |= {word.arg: word.value for word in node.keywords if word.arg}
+    return Given(words, closed and all(word.arg for word in node.keywords) and len(node.args) <= len(_POSITIONS[what]))
 
 
 def _site(node: ast.Call, function: str | None, scope: Scope) -> Site:
-    given = {word.arg: word.value for word in node.keywords if word.arg}
-    spec = follow(given.get("grid_spec"), scope)
-    prefetch: int | None = 0
-    if isinstance(spec, ast.Call):
-        given |= {word.arg: word.value for word in spec.keywords if word.arg and word.arg not in given}
-        if _callee(spec) == "PrefetchScalarGridSpec":
-            prefetch = _number(given.get("num_scalar_prefetch"), scope)
-    elif "grid_spec" in given:
-        prefetch = None
-    kernel = _kernel_name(node.args[0] if node.args else given.get("kernel"), scope)
-    name = given.get("name")
-    title = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else kernel or "pallas_call"
-    out_shape = given.get("out_shape", node.args[1] if len(node.args) > 1 else None)
-    params = follow(given.get("compiler_params"), scope)
-    semantics: tuple[str, ...] = ()
-    backend = None
-    if isinstance(params, ast.Call):
-        owner = params.func.value if isinstance(params.func, ast.Attribute) else None
-        hint = ast.unparse(owner).lower() if owner is not None else _callee(params).lower()
-        backend = "triton" if "triton" in hint else "tpu" if "tpu" in hint else None
-        words = next((w.value for w in params.keywords if w.arg == "dimension_semantics"), None)
-        semantics = tuple(_word(one, scope) for one in getattr(follow(words, scope), "elts", []))
-    known_grid = "grid" in given or spec is None
-    return Site(
-        node, function, kernel, str(title), _grid(given.get("grid"), scope) if known_grid else None, prefetch,
-        _specs(given.get("in_specs"), scope), _specs(given.get("out_specs"), scope),
-        _shapes(out_shape, scope), _operand_shapes(node, scope), semantics, backend, scope,
+    given = given_to(node, "pallas_call")
+    words, closed = dict(given.words), given.closed
+    prefetch: int | None = 0 if closed or "grid" in words else None
+    spec = follow(words.get("grid_spec"), scope)
+    if isinstance(spec, ast.Call) and callee(spec).endswith("GridSpec"):
+        prefetched = callee(spec) == "PrefetchScalarGridSpec"
+        inner = given_to(spec, "PrefetchScalarGridSpec" if prefetched else "GridSpec")
+        words |= {word: value for word, value in inner.words.items() if word not in words}
+        closed = closed and inner.closed and callee(spec) in _POSITIONS
+        prefetch = number(words.get("num_scalar_prefetch"), scope) if prefetched else 0
+    elif spec is not None and not (isinstance(spec, ast.Constant) and spec.value is None):
+        closed, prefetch = False, None
+    kernel = words.get("kernel")
+    name = words.get("name")
+    title = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
+    site = Site(
+        node, function, _kernel_name(kernel, scope), title or _title(kernel, scope),
+        _grid(words.get("grid"), scope) if closed or "grid" in words else None, prefetch,
+        _specs(words.get("in_specs"), scope, closed), _specs(words.get("out_specs"), scope, closed), [], [],
+        Given(words, closed), scope,
     )  # fmt: skip
+    site.shapes = [array_shape(one, scope) for one in site.results]
+    site.operands = [array_shape(one, scope) for one in site.arguments]
+    site.semantics, site.backend = _compiler(site)
+    site.wrapped = not _of_jax(node.func, scope)
+    return site
+
+
+def _of_jax(called: ast.expr, scope: Scope) -> bool:
+    """Whether a ``pallas_call`` is the one of ``jax.experimental.pallas``, as far as names tell."""
+    root = called
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    if not isinstance(root, ast.Name) or root.id in scope.values or root.id in scope.functions:
+        return False
+    module = full_name(called, scope).rpartition(".")[0]
+    return module.rpartition(".")[2] in ("pl", "pallas", "") or module.startswith("jax.")
+
+
+def _compiler(site: Site) -> tuple[tuple[str, ...], str | None]:
+    """What is said of the dimensions, and the backend that the compiler parameters belong to."""
+    rank, scope = len(site.grid or ()), site.scope
+    unknown = (UNKNOWN_WORD,) * rank
+    written = site.given.words.get("compiler_params")
+    params = follow(written, scope)
+    if params is None or isinstance(params, ast.Constant):
+        return () if site.given.closed else unknown, None
+    if not isinstance(params, ast.Call):
+        return unknown, None
+    hint = full_name(params.func, scope).lower().rpartition(".")
+    hint = (hint[0] or hint[2]).rpartition("pallas.")[2]
+    backend = next((name for name in ("triton", "mosaic_gpu", "tpu") if name in hint), None)
+    words = next((w.value for w in params.keywords if w.arg == "dimension_semantics"), None)
+    if words is None:
+        plain = all(word.arg for word in params.keywords) and not params.args and callee(params).endswith("Params")
+        return () if plain else unknown, backend
+    listed = elements(words, scope)
+    return unknown if listed is None else tuple(_word(one, scope) for one in listed), backend
 
 
 def _word(node: ast.expr, scope: Scope) -> str:
@@ -278,182 +284,100 @@ def _word(node: ast.expr, scope: Scope) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else UNKNOWN_WORD
 
 
-def follow(node: ast.expr | None, scope: Scope, depth: int = 0) -> ast.expr | None:
-    """What a name stands for; the expression itself where it is none, or where the text does not say."""
-    while isinstance(node, ast.Name) and depth < 8 and node.id not in scope.repeated and node.id in scope.values:
-        node, depth = scope.values[node.id], depth + 1
+def _kernel(node: ast.expr | None, scope: Scope) -> ast.expr | None:
+    node = follow(node, scope)
+    while isinstance(node, ast.Call) and callee(node) == "partial" and node.args:
+        node = follow(node.args[0], scope)
     return node
 
 
 def _kernel_name(node: ast.expr | None, scope: Scope) -> str | None:
-    node = follow(node, scope)
-    if isinstance(node, ast.Call) and _callee(node) == "partial" and node.args:
-        node = node.args[0]
+    node = _kernel(node, scope)
     if isinstance(node, ast.Name):
         return node.id
     return node.attr if isinstance(node, ast.Attribute) else None
 
 
+def _title(node: ast.expr | None, scope: Scope) -> str:
+    if isinstance(_kernel(node, scope), ast.Lambda):
+        return LAMBDA
+    return _kernel_name(node, scope) or "pallas_call"
+
+
 def _grid(node: ast.expr | None, scope: Scope) -> tuple[int | None, ...] | None:
     if node is None:
         return ()
-    node = follow(node, scope)
-    if isinstance(node, ast.Tuple | ast.List):
-        return tuple(_number(one, scope) for one in node.elts)
-    found = _number(node, scope)
+    items = elements(node, scope)
+    if items is not None:
+        return tuple(number(one, scope) for one in items)
+    found = number(node, scope)
     return None if found is None else (found,)
 
 
-def _specs(node: ast.expr | None, scope: Scope) -> list[Spec] | None:
-    node = follow(node, scope)
-    entries = node.elts if isinstance(node, ast.Tuple | ast.List) else [node] if node is not None else []
+def _specs(node: ast.expr | None, scope: Scope, closed: bool) -> list[Spec] | None:
+    if node is None:
+        return [] if closed else None
+    items = elements(node, scope)
     found: list[Spec] = []
-    for entry in entries:
+    for entry in [node] if items is None else items:
         entry = follow(entry, scope)
-        if not isinstance(entry, ast.Call) or not _callee(entry).endswith("BlockSpec"):
+        if not isinstance(entry, ast.Call) or not callee(entry).endswith("BlockSpec"):
             return None
         found.append(_spec(entry, scope))
     return found
 
 
 def _spec(node: ast.Call, scope: Scope) -> Spec:
-    given = {word.arg: word.value for word in node.keywords if word.arg}
-    shape = given.get("block_shape", node.args[0] if node.args else None)
-    mapped = follow(given.get("index_map", node.args[1] if len(node.args) > 1 else None), scope)
+    given = given_to(node, "BlockSpec")
+    words = given.words
+    mapped = follow(words.get("index_map"), scope)
+    function = mapped if isinstance(mapped, ast.Lambda) else None
     if isinstance(mapped, ast.Name):
-        function: Any = scope.functions.get(mapped.id)
+        function = scope.functions.get(mapped.id)
+    space = _none_if_none(words.get("memory_space"))
+    named = None
+    if space is not None:
+        known = follow(space, scope)
+        named = known.attr.lower() if isinstance(known, ast.Attribute) and known.attr.isupper() else UNKNOWN_WORD
+    shape = _none_if_none(follow(words.get("block_shape"), scope))
+    out = Spec(
+        node, None, function, named, mapped=_none_if_none(mapped) is not None, whole=shape is None and given.closed,
+        buffers=_none_if_none(words.get("pipeline_mode")), closed=given.closed and callee(node) == "BlockSpec",
+    )  # fmt: skip
+    if isinstance(shape, ast.Attribute) and shape.attr == "shape":
+        sizes = array_shape(shape.value, scope)
+        dims = None if sizes is None else [("blocked", size, (0, 0)) for size in sizes]
     else:
-        function = mapped if isinstance(mapped, ast.Lambda) else None
-    space = given.get("memory_space")
-    dims: tuple[int | None, ...] | None = None
-    kinds: list[str] = []
-    shape = follow(shape, scope)
-    if isinstance(shape, ast.Tuple | ast.List):
-        values: list[int | None] = []
-        for entry in shape.elts:
-            kind = "blocked"
-            inner = follow(entry, scope)
-            if isinstance(inner, ast.Constant) and inner.value is None:
-                kind, value = "squeezed", 1
-            elif isinstance(inner, ast.Call) and _callee(inner) in ("Element", "BoundedSlice", "Indirect", "Blocked"):
-                kind = _callee(inner).lower()
-                value = _number(inner.args[0], scope) if inner.args else None
-            elif isinstance(inner, ast.Call) and _callee(inner) == "Squeezed":
-                kind, value = "squeezed", 1
-            else:
-                value = _number(entry, scope)
-            values.append(value)
-            kinds.append(kind)
-        dims = tuple(values)
-    named = space.attr if isinstance(space, ast.Attribute) else None
-    return Spec(node, dims, function, named.lower() if named else None, tuple(kinds) if dims is not None else None)
+        items = elements(shape, scope)
+        dims = None if items is None else [_dimension(one, scope) for one in items]
+    if dims is not None:
+        out.kinds, out.shape = tuple(one[0] for one in dims), tuple(one[1] for one in dims)
+        out.padding = tuple(one[2] for one in dims)
+    return out
 
 
-def _shapes(node: ast.expr | None, scope: Scope) -> list[tuple[int, ...] | None]:
-    node = follow(node, scope)
-    entries = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
-    found: list[tuple[int, ...] | None] = []
-    for entry in entries:
-        found.append(_array_shape(entry, scope))
-    return found
+def _none_if_none(node: ast.expr | None) -> ast.expr | None:
+    return None if isinstance(node, ast.Constant) and node.value is None else node
 
 
-def _array_shape(node: ast.expr | None, scope: Scope, depth: int = 0) -> tuple[int, ...] | None:
-    """The shape of an array that is made here, or that the default of a parameter is."""
-    array = array_made(node, scope)
-    if array is None or depth > 8:
-        return None
-    given = {word.arg: word.value for word in array.keywords}
-    dims = follow(given.get("shape", array.args[0] if array.args else None), scope)
-    if isinstance(dims, ast.Attribute) and dims.attr == "shape":
-        return _array_shape(dims.value, scope, depth + 1)
-    if isinstance(dims, ast.Tuple | ast.List):
-        numbers = [_number(one, scope) for one in dims.elts]
-        return None if None in numbers else tuple(n for n in numbers if n is not None)
-    one = _number(dims, scope)
-    return None if one is None else (one,)
-
-
-def array_made(node: ast.expr | None, scope: Scope) -> ast.Call | None:
-    """The call that makes an array of a written shape, by name or by a parameter's default; None for another value."""
-    node = follow(node, scope)
-    if isinstance(node, ast.Name) and node.id not in scope.repeated:
-        node = scope.defaults.get(node.id)
-    return node if isinstance(node, ast.Call) and _callee(node) in ARRAYS else None
-
-
-def _operand_shapes(node: ast.Call, scope: Scope) -> list[tuple[int, ...] | None]:
-    return [_array_shape(operand, scope) for operand in scope.called_with.get(id(node), ())]
-
-
-def _number(node: ast.expr | None, scope: Scope) -> int | None:
-    try:
-        value = value_of(node, {}, scope)
-    except Unknown:
-        return None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-_OPERATORS: Mapping[type[ast.operator], Any] = {
-    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
-    ast.FloorDiv: lambda a, b: a // b, ast.Mod: lambda a, b: a % b,
-    ast.Pow: lambda a, b: a**b if 0 <= b <= 64 else _unknown(),
-    ast.LShift: lambda a, b: a << b if 0 <= b <= 64 else _unknown(), ast.RShift: lambda a, b: a >> b,
-    ast.BitAnd: lambda a, b: a & b, ast.BitOr: lambda a, b: a | b, ast.BitXor: lambda a, b: a ^ b,
-}  # fmt: skip
-_FUNCTIONS: Mapping[str, Any] = {
-    "min": min, "minimum": min, "max": max, "maximum": max, "abs": abs, "rem": math.fmod,
-    "cdiv": lambda a, b: -(-a // b), "div": lambda a, b: int(a / b),
-}  # fmt: skip
-
-
-def _unknown() -> Any:
-    raise Unknown
-
-
-def value_of(node: ast.expr | None, names: Mapping[str, int], scope: Scope, depth: int = 0) -> Any:
-    """The value of an expression of integers. Raises ``Unknown``."""
-    if node is None or depth > 40:
-        raise Unknown
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.Name):
-        if node.id in names:
-            return names[node.id]
-        if node.id in scope.values and node.id not in scope.repeated:
-            return value_of(scope.values[node.id], names, scope, depth + 1)
-        raise Unknown
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -value_of(node.operand, names, scope, depth + 1)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        left, right = (value_of(one, names, scope, depth + 1) for one in (node.left, node.right))
-        try:
-            return _OPERATORS[type(node.op)](left, right)
-        except (ZeroDivisionError, ValueError, OverflowError):
-            raise Unknown from None
-    if isinstance(node, ast.Call) and _callee(node) in _FUNCTIONS and not node.keywords:
-        values = [value_of(one, names, scope, depth + 1) for one in node.args]
-        try:
-            return int(_FUNCTIONS[_callee(node)](*values))
-        except (TypeError, ZeroDivisionError, ValueError):
-            raise Unknown from None
-    raise Unknown
-
-
-def reached_from(tree: ast.Module, name: str) -> set[str | None]:
-    """Functions of the file that one function calls, by name, and itself."""
-    bodies = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    bodies_of: dict[str, ast.AST] = dict(bodies)
-    for node in tree.body:
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    bodies_of.setdefault(target.id, node)
-    todo, seen = [name], {name}
-    while todo:
-        current = bodies_of.get(todo.pop())
-        for node in ast.walk(current) if current is not None else ():
-            if isinstance(node, ast.Name) and node.id in bodies_of and node.id not in seen:
-                seen.add(node.id)
-                todo.append(node.id)
-    return set(seen)
+def _dimension(node: ast.expr, scope: Scope) -> tuple[str, int | None, tuple[int, int] | None]:
+    """Kind, elements and padding of a block dimension, by a number, None, or what ``pl`` calls it."""
+    inner = follow(node, scope)
+    if isinstance(inner, ast.Constant) and inner.value is None:
+        return "squeezed", 1, (0, 0)
+    named = isinstance(inner, ast.Attribute) or (isinstance(inner, ast.Name) and inner.id in scope.imports)
+    if named and full_name(inner, scope).endswith(".squeezed"):
+        return "squeezed", 1, (0, 0)
+    if not isinstance(inner, ast.Call) or callee(inner) not in DIMENSIONS:
+        return "blocked", number(node, scope), (0, 0)
+    kind = KINDS[callee(inner)]
+    if kind == "squeezed":
+        return kind, 1, (0, 0)
+    words = {word.arg: word.value for word in inner.keywords}
+    size = number(words.get("block_size", inner.args[0] if inner.args else None), scope)
+    written = words.get("padding", inner.args[1] if len(inner.args) > 1 else None)
+    if written is None:
+        return kind, size, (0, 0)
+    both = [number(one, scope) for one in elements(written, scope) or ()]
+    low, high = both if len(both) == 2 else (None, None)
+    return kind, size, None if low is None or high is None else (low, high)

@@ -8,22 +8,24 @@ would need it is silent for that operand, and the call says so. So it is for sta
 from __future__ import annotations
 
 import ast
-import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hloscope.core.errors import Severity, UsageError
+from hloscope.core.pallas.blocks import SPELLING, BlockDim
 from hloscope.core.pallas.checks.finding import Finding
 from hloscope.core.pallas.checks.grid_axes import unused_words
-from hloscope.core.pallas.chips import GPUS, LANES, SUBLANES, TPUS
-from hloscope.core.pallas.interpret.primitives import clamped
+from hloscope.core.pallas.chips import GPUS
 from hloscope.core.pallas.python_reader import read_python
 from hloscope.core.pallas.report import CallReport
-from hloscope.core.pallas.static_axes import unused_dimensions
-from hloscope.core.pallas.static_calls import MOST_POINTS, literal_findings
-from hloscope.core.pallas.static_sites import Scope, Site, Spec, Unknown, find_sites, reached_from, value_of
+from hloscope.core.pallas.static_axes import stores_whole, unused_dimensions
+from hloscope.core.pallas.static_calls import backend_of, literal_findings, returned_entries
+from hloscope.core.pallas.static_sites import UNKNOWN_WORD, Site, Spec, find_sites
+
+MOST_LINES = 8
+"""Lines of calls that one finding names."""
 
 
 def scan_file(path: str, function: str | None, target: str | None) -> tuple[list[CallReport], list[Finding]]:
@@ -61,8 +63,12 @@ def scan_text(
         reached = reached_from(tree, name)
         sites = [site for site in sites if site.function in reached]
     reports = [_report(site, path) for site in sites]
-    whole = [site for site in sites if not reading.doubtful(site.node.lineno, site.node.end_lineno or site.node.lineno)]
-    findings: list[Finding] = []
+    whole = [
+        site
+        for site in sites
+        if not site.wrapped and not reading.doubtful(site.node.lineno, site.node.end_lineno or site.node.lineno)
+    ]
+    findings = list(_unknown(whole, path, columns))
     for site in whole:
         found = list(_check(site, path, columns, target))
         raced = {(one.line, one.column) for one in found if one.code == "parallel-write-race"}
@@ -109,7 +115,7 @@ def _report(site: Site, path: str) -> CallReport:
         for number, spec in enumerate(specs or ()):
             rows.append(
                 {"name": f"{kind} {number}", "kind": kind,
-                 "block": [_dim_text(spec, d) for d in range(len(spec.shape or ()))],
+                 "block": [dimension_text(spec, d) for d in range(len(spec.shape or ()))],
                  "array": _array_text(site, kind, number), "space": spec.space or "default", "blocks": None}
             )  # fmt: skip
     return CallReport(
@@ -119,10 +125,13 @@ def _report(site: Site, path: str) -> CallReport:
     )  # fmt: skip
 
 
-def _dim_text(spec: Spec, dim: int) -> str:
+def dimension_text(spec: Spec, dim: int) -> str:
+    """A dimension of a block as it may be written, with ``?`` for what the text does not give."""
     assert spec.shape is not None and spec.kinds is not None
-    value = spec.shape[dim]
-    return "None" if spec.kinds[dim] == "squeezed" else "?" if value is None else str(value)
+    kind, value, padding = spec.kinds[dim], spec.shape[dim], spec.padding[dim]
+    if value is None:
+        return "?" if kind == "blocked" else f"{SPELLING[kind]}(?)"
+    return str(BlockDim(kind, value, padding or (0, 0)))
 
 
 def _array_text(site: Site, kind: str, number: int) -> str | None:
@@ -132,12 +141,12 @@ def _array_text(site: Site, kind: str, number: int) -> str | None:
 
 def _array_shape(site: Site, kind: str, number: int) -> tuple[int, ...] | None:
     """The shape of an operand where the text gives it."""
-    known = site.shapes if kind == "output" else site.operands[site.prefetch or 0 :]
-    return known[number] if number < len(known) else None
+    known, specs = (site.shapes, site.outputs) if kind == "output" else (site.operands, site.inputs)
+    return known[number] if specs is not None and len(known) == len(specs) else None
 
 
 def _check(site: Site, path: str, columns: Columns, target: str | None) -> Iterator[Finding]:
-    backend = site.backend or ("tpu" if target in TPUS else None)
+    backend = backend_of(site, target)
 
     def finding(code: str, message: str, node: ast.AST, severity: Severity | None = None) -> Finding:
         from hloscope.core.pallas.checks.registry import CODES
@@ -152,155 +161,135 @@ def _check(site: Site, path: str, columns: Columns, target: str | None) -> Itera
 
     for kind, specs in (("input", site.inputs), ("output", site.outputs)):
         for number, spec in enumerate(specs or ()):
-            array = _array_shape(site, kind, number)
-            yield from _check_map(site, spec, f"{kind} {number}", array, finding)
-            if backend == "tpu" and spec.shape is not None and spec.space not in ("smem", "any", "hbm"):
-                yield from _check_tiles(spec, f"{kind} {number}", array, finding)
-    yield from _check_parallel(site, target, finding)
+            if spec.closed:
+                yield from _check_map(site, spec, f"{kind} {number}", _array_shape(site, kind, number), finding)
+    yield from _check_parallel(site, backend, target, finding)
     if target not in GPUS:
-        place = next((word.value for word in site.node.keywords if word.arg == "grid"), site.node)
+        place = site.given.words.get("grid", site.node)
         for dim, bound in unused_dimensions(site):
             yield finding("unused-grid-axis", unused_words(dim, bound, len(site.outputs or ())), place)
-    if site.inputs is None or site.outputs is None or site.grid is None or None in (site.grid or ()):
-        what = [
-            word
-            for word, missing in (
-                ("grid", site.grid is None or None in (site.grid or ())),
-                ("in_specs", site.inputs is None),
-                ("out_specs", site.outputs is None),
-            )
-            if missing
-        ]
-        yield finding(
-            "unsupported",
-            f"{' and '.join(what)} of {site.name} are computed: --trace gives the exact blocks",
-            site.node,
-        )
 
 
 def _check_map(site: Site, spec: Spec, title: str, array: tuple[int, ...] | None, finding: Any) -> Iterator[Finding]:
-    mapped = spec.index_map
-    if mapped is None:
-        return
-    arguments = mapped.args
-    plain = not (arguments.vararg or arguments.kwarg or arguments.kwonlyargs)
-    taken = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
-    required = len(taken) - len(arguments.defaults)
-    if site.grid is not None and site.prefetch is not None and plain:
-        given = len(site.grid) + site.prefetch
-        if not required <= given <= len(taken):
-            extra = f" and {site.prefetch} prefetched operands" if site.prefetch else ""
-            yield finding(
-                "trace-refused",
-                f"the index map of {title} takes {len(taken)} arguments, and the grid has"
-                f" {len(site.grid)} dimensions{extra}",
-                mapped if isinstance(mapped, ast.Lambda) else spec.node,
-            )
-            return
-    result = mapped.body if isinstance(mapped, ast.Lambda) else _returned(mapped)
-    if result is None:
-        return
-    entries = result.elts if isinstance(result, ast.Tuple) else [result]
-    place = mapped if isinstance(mapped, ast.Lambda) else spec.node
-    if any(isinstance(one, ast.Starred) for one in entries):
-        return
-    if not isinstance(result, ast.Tuple | ast.List | ast.Constant | ast.BinOp) and (
-        not isinstance(result, ast.Name) or result.id not in taken
-    ):
-        return
-    if spec.shape is not None and len(entries) != len(spec.shape):
-        yield finding(
-            "trace-refused",
-            f"the index map of {title} returns {len(entries)} values for a block of {len(spec.shape)} dimensions",
-            place,
-        )
-        return
+    """Numbers of arguments, results and dimensions, which jax asks to agree."""
+    place = spec.index_map if isinstance(spec.index_map, ast.Lambda) else spec.node
     if array is not None and spec.shape is not None and len(array) != len(spec.shape):
         yield finding(
             "trace-refused",
             f"the block of {title} has {len(spec.shape)} dimensions and the array {list(array)} has {len(array)}",
             spec.node,
         )
+    mapped = spec.index_map
+    if mapped is None:
         return
-    yield from _check_range(site, spec, title, array, entries, taken, place, finding)
-
-
-def _returned(function: ast.FunctionDef) -> ast.expr | None:
-    return function.body[0].value if len(function.body) == 1 and isinstance(function.body[0], ast.Return) else None
-
-
-def _check_range(
-    site: Site, spec: Spec, title: str, array: tuple[int, ...] | None, entries: Sequence[ast.expr],
-    taken: Sequence[str], place: ast.AST, finding: Any,
-) -> Iterator[Finding]:  # fmt: skip
-    grid = site.grid
-    if array is None or spec.shape is None or spec.kinds is None or grid is None or None in grid or site.prefetch:
-        return
-    bounds = [n for n in grid if n is not None]
-    if math.prod(bounds) > MOST_POINTS:
-        return
-    scope = Scope()
-    for point in itertools.product(*map(range, bounds)):
-        names = dict(zip(taken, point, strict=False))
-        for dim, (entry, kind, size, extent) in enumerate(zip(entries, spec.kinds, spec.shape, array, strict=True)):
-            if size is None or kind not in ("blocked", "squeezed"):
-                continue
-            try:
-                index = value_of(entry, names, scope)
-            except Unknown:
-                continue
-            blocks = -(-extent // size) if size else 0
-            if not 0 <= index < blocks:
-                whole = max(blocks, 1) * size
-                instead = clamped(index * size, size, whole) // size
-                yield finding(
-                    "index-map-out-of-range",
-                    f"at grid point {point} the index map of {title} gives block {index} of {blocks} in dimension"
-                    f" {dim}: interpret=True{', counting from the end,' if index < 0 else ''} silently uses block"
-                    f" {instead} again",
-                    place,
-                )
-                return
-
-
-def _check_tiles(spec: Spec, title: str, array: tuple[int, ...] | None, finding: Any) -> Iterator[Finding]:
-    shape = spec.shape or ()
-    if len(shape) < 2:
-        return
-    for dim, tile in ((-1, LANES), (-2, SUBLANES)):
-        size = shape[dim]
-        if size is None or size % tile == 0 or (array is not None and array[dim] == size):
-            continue
-        whole = f"the array has {array[dim]}" if array is not None else "it is taken only where the array has as many"
+    arguments = mapped.args
+    taken = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+    if site.grid is not None and site.prefetch is not None and not arguments.vararg:
+        given, required = len(site.grid) + site.prefetch, len(taken) - len(arguments.defaults)
+        if not required <= given <= len(taken):
+            extra = f" and {site.prefetch} prefetched operands" if site.prefetch else ""
+            yield finding(
+                "trace-refused",
+                f"the index map of {title} takes {len(taken)} arguments, and the grid has"
+                f" {len(site.grid)} dimensions{extra}",
+                place,
+            )
+            return
+    entries = returned_entries(mapped, site.scope)
+    if entries is not None and spec.shape is not None and len(entries) != len(spec.shape):
         yield finding(
-            "block-shape",
-            f"{size} in dimension {len(shape) + dim} of the block of {title} is no multiple of {tile}, and {whole}",
-            spec.node,
-            "error" if array is not None else "warning",
+            "trace-refused",
+            f"the index map of {title} returns {len(entries)} values for a block of {len(spec.shape)} dimensions",
+            place,
         )
 
 
-def _check_parallel(site: Site, target: str | None, finding: Any) -> Iterator[Finding]:
-    """Grid dimensions that run in any order and that an output's index map ignores."""
-    if site.grid is None or site.outputs is None:
+def _unknown(sites: Sequence[Site], path: str, columns: Columns) -> Iterator[Finding]:
+    """One finding for all calls of which some part is computed, at the first of them."""
+    told: list[tuple[Site, str]] = []
+    for site in sites:
+        missing = (
+            ("grid", site.grid is None or None in site.grid),
+            ("in_specs", site.inputs is None),
+            ("out_specs", site.outputs is None),
+        )
+        what = " and ".join(word for word, gone in missing if gone)
+        if what:
+            told.append((site, what))
+    if not told:
+        return
+    from hloscope.core.pallas.checks.registry import CODES
+
+    (site, what), others = told[0], told[1:]
+    lines = list(dict.fromkeys(str(one.node.lineno) for one, _ in others))
+    shown = ", ".join(lines[:MOST_LINES]) + (" …" if len(lines) > MOST_LINES else "")
+    call = "call" if len(others) == 1 else "calls"
+    more = f" (and parts of {len(others)} other {call}, line{'s'[: len(lines) > 1]} {shown})" if others else ""
+    node = site.node
+    end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+    yield Finding(
+        "unsupported", CODES["unsupported"].severity,
+        f"{what} of {site.name}{more} {'are' if others or ' and ' in what or what != 'grid' else 'is'} computed:"
+        " --trace gives the exact blocks",
+        path, node.lineno, columns.of(node.lineno, node.col_offset), end_line, columns.of(end_line, end),
+        call=site.name, function=site.function, call_line=node.lineno,
+    )  # fmt: skip
+
+
+def _check_parallel(site: Site, backend: str | None, target: str | None, finding: Any) -> Iterator[Finding]:
+    """Grid dimensions that run in any order and that an output's index map ignores.
+
+    On a TPU the pipeline writes each step's block back. Elsewhere the kernel is asked for a store to all of its block.
+    """
+    if site.grid is None or site.outputs is None or site.prefetch is None:
         return
     rank = len(site.grid)
-    gpu = site.backend == "triton" or (site.backend is None and target in GPUS)
-    dims = range(rank) if gpu else [d for d, word in enumerate(site.semantics[:rank]) if word == "parallel"]
+    gpu = backend in ("triton", "mosaic_gpu") or (backend is None and target in GPUS and site.given.closed)
+    if gpu and backend != "triton" and UNKNOWN_WORD in site.semantics:
+        return
+    if backend == "triton":
+        dims = list(range(rank))
+    elif gpu:
+        dims = [d for d in range(rank) if site.semantics[d : d + 1] != ("sequential",)]
+    else:
+        dims = [d for d, word in enumerate(site.semantics[:rank]) if word == "parallel"]
     for number, spec in enumerate(site.outputs):
-        if spec.index_map is None or spec.space in ("any", "hbm"):
+        mapped = spec.index_map
+        if mapped is None or spec.space in ("any", "hbm", "gmem", UNKNOWN_WORD) or mapped.args.vararg is not None:
             continue
-        taken = [a.arg for a in (*spec.index_map.args.posonlyargs, *spec.index_map.args.args)]
-        body = spec.index_map.body if isinstance(spec.index_map, ast.Lambda) else _returned(spec.index_map)
-        if body is None:
+        taken = [a.arg for a in (*mapped.args.posonlyargs, *mapped.args.args)]
+        body = mapped.body if isinstance(mapped, ast.Lambda) else mapped
+        if spec.shape is None or (gpu and not stores_whole(site, number)):
             continue
-        used = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
+        used = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)} if isinstance(body, ast.expr) else {
+            node.id for one in body.body for node in ast.walk(one) if isinstance(node, ast.Name)
+        }  # fmt: skip
         for d in dims:
-            if d < len(taken) and taken[d] not in used and (site.grid[d] is None or (site.grid[d] or 0) > 1):
+            bound = site.grid[d]
+            if d < len(taken) and taken[d] not in used and bound is not None and bound > 1:
                 yield finding(
                     "parallel-write-race",
                     f"the index map of output {number} ignores {taken[d]}, so that every step of dimension {d} writes"
                     " the same block, and these steps run in any order or at once",
-                    spec.index_map if isinstance(spec.index_map, ast.Lambda) else spec.node,
+                    mapped if isinstance(mapped, ast.Lambda) else spec.node,
                     "warning",
                 )
+
+
+def reached_from(tree: ast.Module, name: str) -> set[str | None]:
+    """Functions of the file that one function calls, by name, and itself."""
+    bodies = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    bodies_of: dict[str, ast.AST] = dict(bodies)
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    bodies_of.setdefault(target.id, node)
+    todo, seen = [name], {name}
+    while todo:
+        current = bodies_of.get(todo.pop())
+        for node in ast.walk(current) if current is not None else ():
+            if isinstance(node, ast.Name) and node.id in bodies_of and node.id not in seen:
+                seen.add(node.id)
+                todo.append(node.id)
+    return set(seen)

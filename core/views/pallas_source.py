@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from hloscope.core.errors import HloscopeError
 from hloscope.core.pallas.checks.budgets import tiled_bytes
 from hloscope.core.pallas.jaxpr import itemsize_bits
 from hloscope.core.pallas.python_reader import read_python
-from hloscope.core.pallas.static_sites import Scope, Site, Spec, array_made, find_sites
-from hloscope.core.pallas.static_source import Columns
+from hloscope.core.pallas.static_calls import element_type, type_name
+from hloscope.core.pallas.static_names import Scope, elements, follow, shape_of
+from hloscope.core.pallas.static_sites import Site, Spec, find_sites
+from hloscope.core.pallas.static_source import Columns, dimension_text
 
 T = TypeVar("T")
 _SCRATCH = frozenset({"VMEM", "SMEM", "ANY", "HBM", "MemorySpace", "SemaphoreType", "GMEM", "TMEM", "Barrier"})
@@ -119,33 +120,30 @@ def _place(node: ast.expr, columns: Columns) -> Place:
 
 
 def _facts(site: Site, columns: Columns) -> PallasFacts:
-    scope = site.scope if site.scope is not None else Scope()
+    scope = site.scope
     known = site.grid is not None and None not in site.grid
     steps = math.prod(n for n in site.grid or () if n is not None) if known else None
     source = ast.unparse(site.node)
     memory = "vector"
     if site.backend == "triton":
         memory = None
-    elif "plgpu." in source or "mosaic_gpu" in source:
+    elif site.backend == "mosaic_gpu" or (site.backend is None and ("plgpu." in source or "mosaic_gpu" in source)):
         memory = "shared"
-    given = {word.arg: word.value for word in site.node.keywords if word.arg}
-    spec = _resolved(given.get("grid_spec"), scope)
+    given = site.given.words
+    spec = follow(given.get("grid_spec"), scope)
     around = _place(spec, columns) if isinstance(spec, ast.Call) else None
     out = PallasFacts(site.name, _place(site.node, columns), around, site.grid, steps, site.semantics, memory)
-    if isinstance(spec, ast.Call):
-        given |= {word.arg: word.value for word in spec.keywords if word.arg and word.arg not in given}
-    results = _entries(given.get("out_shape", site.node.args[1] if len(site.node.args) > 1 else None), scope)
-    arrays = list(scope.called_with.get(id(site.node), ()))
+    results, arrays = site.results, site.arguments
     for kind, specs in (("input", site.inputs), ("output", site.outputs)):
         for number, one in enumerate(specs or ()):
             if kind == "output":
                 shape, array = _at(site.shapes, number), _at(results, number)
             else:
-                behind = number + (site.prefetch or 0)
-                shape, array = _at(site.operands, behind), _at(arrays, behind)
-            place, kind_of = _place(one.node, columns), _type_of(array, scope)
+                shape, array = _at(site.operands, number), _at(arrays, number)
+            place, kind_of = _place(one.node, columns), element_type(array, scope)
             out.blocks.append(_block(f"{kind} {number}", place, one, shape, kind_of, memory, steps))
-    for one in _entries(given.get("scratch_shapes"), scope):
+    for one in elements(given.get("scratch_shapes"), scope) or ():
+        one = follow(one, scope) or one
         out.scratch.append(_scratch(one, _place(one, columns), memory, scope))
     return out
 
@@ -159,7 +157,7 @@ def _block(
     memory: str | None,
     steps: int | None,
 ) -> BlockFacts:
-    dims = spec.shape if spec.shape is not None else shape
+    dims = shape if spec.whole else spec.shape
     inside = None
     if dims is not None and None not in dims:
         squeezed = spec.kinds or ("",) * len(dims)
@@ -167,13 +165,12 @@ def _block(
     size = None if inside is None or kind is None else math.prod(inside) * itemsize_bits(kind) // 8
     held = size
     if memory == "vector" and inside is not None and kind is not None and spec.space in (None, "vmem"):
-        whole = spec.shape is None or steps == 1 or tuple(dims or ()) == shape
+        whole = spec.whole or steps == 1 or tuple(dims or ()) == shape
         held = tiled_bytes(inside, kind) * (1 if whole else 2)
-    words = [
-        "None" if how == "squeezed" else "?" if n is None else str(n)
-        for n, how in zip(spec.shape or (), spec.kinds or (), strict=False)
-    ]
-    block = f"({', '.join(words)}{',' if len(words) == 1 else ''})" if spec.shape is not None else "the whole array"
+    words = [dimension_text(spec, d) for d in range(len(spec.shape or ()))]
+    block = f"({', '.join(words)}{',' if len(words) == 1 else ''})"
+    if spec.shape is None:
+        block = "the whole array" if spec.whole else "not known here"
     array = None if shape is None else f"{kind or '?'}[{','.join(map(str, shape))}]"
     mapped = None if spec.index_map is None else _map_text(spec.index_map)
     return BlockFacts(title, place, array, block, mapped, spec.space or "default", size, held)
@@ -188,7 +185,6 @@ def _map_text(function: ast.Lambda | ast.FunctionDef) -> str:
 
 
 def _scratch(node: ast.expr, place: Place, memory: str | None, scope: Scope) -> ScratchFacts:
-    node = _resolved(node, scope) or node
     text = ast.unparse(node)
     if not isinstance(node, ast.Call):
         kind, size = ("semaphore", 0) if "Semaphore" in text else ("?", None)
@@ -197,77 +193,16 @@ def _scratch(node: ast.expr, place: Place, memory: str | None, scope: Scope) -> 
     if "Semaphore" in text or name == "Barrier":
         return ScratchFacts(place, text, "semaphore", 0, 0)
     given = {word.arg: word.value for word in node.keywords}
-    dims = _numbers(given.get("shape", node.args[0] if node.args else None), scope)
-    kind = _type_name(given.get("dtype", node.args[1] if len(node.args) > 1 else None), scope)
+    dims = shape_of(given.get("shape", node.args[0] if node.args else None), scope)
+    kind = type_name(given.get("dtype", node.args[1] if len(node.args) > 1 else None), scope)
     size = None if dims is None or kind is None else math.prod(dims) * itemsize_bits(kind) // 8
     space = name.lower() if name in _SCRATCH else "?"
     held = tiled_bytes(dims, kind) if space == "vmem" and dims is not None and kind is not None else size
     return ScratchFacts(place, text, space, size, held)
 
 
-# -- what names stand for
-
-
-def _resolved(node: ast.expr | None, scope: Scope) -> ast.expr | None:
-    for _ in range(8):
-        if not isinstance(node, ast.Name) or node.id in scope.repeated or node.id not in scope.values:
-            break
-        node = scope.values[node.id]
-    return node
-
-
-def _entries(node: ast.expr | None, scope: Scope) -> list[ast.expr]:
-    node = _resolved(node, scope)
-    if node is None:
-        return []
-    found = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
-    return [_resolved(one, scope) or one for one in found]
-
-
 def _at(items: Sequence[T], number: int) -> T | None:
     return items[number] if number < len(items) else None
-
-
-def _numbers(node: ast.expr | None, scope: Scope) -> list[int] | None:
-    node = _resolved(node, scope)
-    if not isinstance(node, ast.Tuple | ast.List):
-        return None
-    out: list[int] = []
-    for one in node.elts:
-        value = _resolved(one, scope)
-        if not isinstance(value, ast.Constant) or not isinstance(value.value, int):
-            return None
-        out.append(value.value)
-    return out
-
-
-def _type_of(array: ast.expr | None, scope: Scope, depth: int = 0) -> str | None:
-    """Element type of a ``ShapeDtypeStruct(shape, dtype)``, and of the like."""
-    made = array_made(array, scope)
-    if made is None:
-        return None
-    given = {word.arg: word.value for word in made.keywords}
-    place = 2 if ast.unparse(made.func).endswith("full") else 1
-    return _type_name(given.get("dtype", made.args[place] if len(made.args) > place else None), scope, depth)
-
-
-def _type_name(node: ast.expr | None, scope: Scope, depth: int = 0) -> str | None:
-    node = _resolved(node, scope)
-    if isinstance(node, ast.Attribute) and node.attr == "dtype" and depth < 8:
-        # As the array of that name has it, or the default of the parameter.
-        return _type_of(node.value, scope, depth + 1)
-    name = None
-    if isinstance(node, ast.Attribute):
-        name = node.attr
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        name = node.value
-    if name is None:
-        return None
-    try:
-        itemsize_bits(name)
-    except (HloscopeError, KeyError, ValueError):
-        return None
-    return name
 
 
 __all__ = ["BlockFacts", "PallasFacts", "Place", "ScratchFacts", "pallas_facts"]

@@ -10,6 +10,7 @@ import numpy as np
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.accesses import Access
 from hloscope.core.pallas.checks.finding import Finding, Subject, points_text
+from hloscope.core.pallas.checks.kernel_slices import LEFT_TO_A_RUN
 from hloscope.core.pallas.grid import MOST_WINDOWS, Walk
 from hloscope.core.pallas.jaxpr import Array
 
@@ -44,8 +45,8 @@ def check_unwritten(subject: Subject) -> Iterator[Finding]:
                 "output-never-written", f"the kernel never stores to {operand.title}", subject.call.kernel_at
             )
             continue
-        if not walk.copied or aliased:
-            continue
+        if not walk.copied or aliased or len(walk.beyond()):
+            continue  # blocks that lie outside are a fault of their own, which leaves others out
         try:
             missing, first = walk.unwritten()
         except UnsupportedError as error:
@@ -146,6 +147,14 @@ def _own_writes(
     first, second, low, high = found
     (one, a), (other, b) = first, second
     window = ", ".join(f"{start}:{end}" for start, end in zip(low, high, strict=True))
+    if subject.facts is not None and any(e.primitive == "semaphore_wait" for e, _ in subject.facts.primitives):
+        yield subject.finding(
+            "unsupported",
+            f"whether semaphores order {points_text(subject.schedule.point(a))} and"
+            f" {points_text(subject.schedule.point(b))}, which both write [{window}] of {title}, {LEFT_TO_A_RUN}",
+            one.place,
+        )
+        return
     guarded = one.steps is None or other.steps is None
     yield subject.finding(
         "parallel-write-race",

@@ -142,7 +142,7 @@ def check_partial(subject: Subject) -> Iterator[Finding]:
     if subject.schedule is None:
         return
     for walk in subject.schedule.walks.values():
-        steps = walk.overhanging()
+        steps = np.setdiff1d(walk.overhanging(), walk.beyond())  # those are told as out of range
         if not len(steps):
             continue
         shape = np.asarray(walk.operand.array.shape, np.int64)

@@ -71,21 +71,179 @@ def test_index_maps(index_map: str, expected: list[tuple[str, int, str]]) -> Non
 
 
 def test_tiles_only_where_a_tpu_is_meant() -> None:
-    text = CALL.format(block="(4, 128)", map="lambda i: (i, 0)", more="")
-    assert findings(text) == []
-    # the array's shape is not in the text, and a block of its own height would be taken
-    assert findings(text, "v5e") == [("block-shape", 6, "warning")]
-    assert findings(text, "h100") == []
-    meant = CALL.format(block="(4, 128)", map="lambda i: (i, 0)", more=", compiler_params=pltpu.CompilerParams()")
-    assert findings(meant) == [("block-shape", 6, "warning")]
+    text = CALL.format(block="(4, 128)", map="lambda i: (i, 0)", more="").replace("def f(x)", "def f(x=SHAPE)")
+    known = text.replace("SHAPE", 'jax.ShapeDtypeStruct((32, 128), "float32")')
+    assert findings(known) == []
+    assert findings(known, "v5e") == [("block-shape", 6, "error")]
+    assert findings(known, "h100") == []
+    # The array's shape is not in the text, or the block is as high as the array.
+    assert findings(text, "v5e") == []
+    assert findings(literal(x="(4, 512)", block="(4, 128)", grid="(1, 4)"), "v5e") == []
+    for params, told in (("pltpu.", ["block-shape"]), ("plgpu.", []), ("other.", [])):
+        meant = known.replace("out_shape", f"compiler_params={params}CompilerParams(), out_shape")
+        assert [one[0] for one in findings(meant)] == told
+        assert [one[0] for one in findings(GPU + meant, "v5e")] == told
+
+
+GPU = "from jax.experimental.pallas import mosaic_gpu as plgpu\n"
 
 
 def test_parallel_steps_on_one_block() -> None:
     more = ', compiler_params=pltpu.CompilerParams(dimension_semantics=("{}",))'
     one_block = "lambda i: (0, 0)"
     parallel = CALL.format(block="(8, 128)", map=one_block, more=more.format("parallel"))
+    parallel = parallel.replace("((32, 128)", "((8, 128)")
     assert findings(parallel) == [("parallel-write-race", 7, "warning")]
-    assert findings(CALL.format(block="(8, 128)", map=one_block, more=more.format("arbitrary"))) == []
+    assert findings(parallel.replace('"parallel"', '"arbitrary"')) == []
+    # Which words, or how many steps, the text does not say.
+    assert findings(parallel.replace('"parallel"', "word")) == findings(parallel.replace("(4,)", "(n,)"))[1:] == []
+    assert [one[0] for one in findings(parallel.replace("(4,)", "(n,)"))] == ["unsupported"]
+
+
+LITERAL = """
+import jax.numpy as jnp
+def kernel(x_ref, o_ref): o_ref[...] = x_ref[...]
+def f(x=jnp.ones({x}, {dtype})):
+    return pl.pallas_call(
+        kernel, grid={grid}, out_shape=jax.ShapeDtypeStruct({x}, x.dtype),
+        in_specs=[pl.BlockSpec({block}, {read})],
+        out_specs=pl.BlockSpec({block}, {map}){more})(x)
+"""
+
+
+def literal(**given: str) -> str:
+    words = {"x": "(512, 512)", "dtype": "jnp.float32", "grid": "(4, 4)", "block": "(128, 128)", "more": ""}
+    words |= {"map": "lambda i, j: (i, j)", **given}
+    return LITERAL.format(**{"read": words["map"], **words})
+
+
+SEMANTICS = ", compiler_params=pltpu.CompilerParams(dimension_semantics=({}))"
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "expected"),
+    [
+        ({}, "v5e", []),
+        # blocks that do not divide, in each dimension with its own part
+        ({"x": "(500, 512)"}, None, [("partial-block", 6), ("partial-block", 7)]),
+        ({"x": "(500, 1000)", "block": "(128, 512)", "grid": "(4, 2)"}, None,
+         [("partial-block", 6), ("partial-block", 7)]),
+        # rows that no step writes
+        ({"grid": "(3, 4)"}, None, [("output-never-written", 7)]),
+        ({"grid": "(3, 4)", "more": ", input_output_aliases={0: 0}"}, None, []),
+        # memory: 16 MiB of blocks of a v5e, 32 MiB of a v6e
+        ({"block": "(4096, 512)", "x": "(8192, 1024)", "grid": "(2, 2)"}, "v5e", [("vmem-budget", 6)]),
+        ({"block": "(4096, 512)", "x": "(8192, 1024)", "grid": "(2, 2)"}, "v6e", []),
+        ({"block": "(4096, 512)", "x": "(8192, 1024)", "grid": "(2, 2)", "dtype": "jnp.int8"}, "v5e", []),
+        ({"block": "(4096, 512)", "x": "(8192, 1024)", "grid": "(2, 2)", "dtype": "kind"}, "v5e", []),
+        ({"block": "(4096, 512)", "x": "(8192, 1024)", "grid": "(2, 2)",
+          "more": ", compiler_params=pltpu.CompilerParams(vmem_limit_bytes=64 << 20)"}, "v5e", []),
+        ({"block": "(4096, 512)", "x": "(8192, 1024)", "grid": "(2, 2)",
+          "more": ", compiler_params=pltpu.CompilerParams(vmem_limit_bytes=1 << 20)"}, "v6e", [("vmem-budget", 6)]),
+        # blocks of one dimension, by the width of the type
+        ({"x": "(512,)", "block": "(128,)", "grid": "(4,)", "map": "lambda i: i"}, "v5e", []),
+        ({"x": "(512,)", "block": "(128,)", "grid": "(4,)", "map": "lambda i: i", "dtype": "jnp.int8"}, "v5e",
+         [("block-shape", 6), ("block-shape", 7)]),
+        # two steps of parallel dimensions on one block, by a map that ignores neither
+        ({"x": "(512, 512)", "grid": "(8, 4)", "map": "lambda i, j: (i // 2, j)",
+          "more": SEMANTICS.format('"parallel", "parallel"')}, None, [("parallel-write-race", 7)]),
+        ({"x": "(512, 512)", "grid": "(8, 4)", "map": "lambda i, j: (i // 2, j)",
+          "more": SEMANTICS.format('"arbitrary", "arbitrary"')}, None, []),
+        ({"more": SEMANTICS.format('"parallel",')}, None, [("dimension-semantics-length", 4)]),
+        ({"more": SEMANTICS.format('"arbitrary", "parallel"')}, None, [("dimension-semantics", 4)]),
+        ({"more": SEMANTICS.format('*words, "parallel"')}, None, []),
+        # what lies in HBM is the whole array
+        ({"block": "(128, 128), memory_space=pl.ANY, index_map", "map": "lambda i, j: (i, j)"}, None, []),
+        # grids that are too large to walk
+        ({"x": "(131072, 131072)", "grid": "(1024, 1024)"}, None, []),
+        ({"x": "(131072, 131072)", "grid": "(1024, 1024)", "map": "lambda i, j: (i, j + 1)"}, None,
+         [("index-map-out-of-range", 6), ("index-map-out-of-range", 7)]),
+        ({"grid": "(4, 0)"}, None, [("empty-grid", 4)]),
+        # every way to write a dimension
+        ({"x": "(4, 512, 512)", "block": "(pl.squeezed, pl.Blocked(128), 512)",
+          "map": "lambda i, j: (i, j, 0)"}, "v5e", []),
+        ({"x": "(4, 512, 512)", "block": "(pl.Squeezed(), pl.Element(128), pl.Element(512))",
+          "map": "lambda i, j: (i, j * 128, 0)"}, None, []),
+        ({"x": "(4, 512, 512)", "block": "(None, pl.Element(128), pl.Element(512))",
+          "map": "lambda i, j: (i, j * 129, 0)"}, None, [("index-map-out-of-range", 6), ("index-map-out-of-range", 7)]),
+    ],
+)  # fmt: skip
+def test_literal_calls_get_the_checks_of_traced_ones(
+    given: dict[str, str], target: str | None, expected: list[tuple[str, int]]
+) -> None:
+    text = literal(**given).replace("index_map, lambda", "index_map=lambda")
+    assert [(code, line - 1) for code, line, _ in findings(text, target)] == expected
+
+
+FAULTY = {
+    "an index map": literal(map="lambda i, j: (i + 1, j)"),
+    "an uncovered row": literal(grid="(3, 4)"),
+    "a partial block": literal(x="(500, 512)"),
+}
+UNKNOWN = {
+    "arguments from elsewhere": [("grid=(", "**more, metadata=(")],
+    "a wrapper": [("pl.pallas_call", "self.pallas_call")],
+    "a function of that name": [
+        ("pl.pallas_call", "elsewhere.pallas_call"), ("def f", "from us import elsewhere\ndef f"),
+    ],
+    "partial, of which more may come": [("pl.pallas_call(", "partial(pl.pallas_call, "), (")(x)\n", ")\n")],
+    "a grid that a loop binds": [
+        ("grid=(", "grid=grid, metadata=("), ("    return", "    for grid in GRIDS: pass\n    return"),
+    ],
+    "a grid of a parameter": [("grid=(", "grid=grid, metadata=("), ("def f(", "grid = (3, 4)\ndef f(grid, ")],
+    "a grid of a lambda": [("grid=(", "grid=grid, metadata=("), ("return ", "grid = (3, 4)\n    return lambda grid: ")],
+    "a grid of a comprehension": [
+        ("grid=(", "grid=grid, metadata=("), ("return ", "grid = (3, 4)\n    return [0 for grid in GRIDS if "),
+        (")(x)\n", ")(x)]\n"),
+    ],
+    "a grid changed elsewhere": [
+        ("grid=(", "grid=grid, metadata=("),
+        ("def f(", "grid = (3, 4)\ndef g():\n    global grid\n    grid = (4, 4)\ndef f("),
+    ],
+    "a grid with more before it": [("grid=(", "grid=(*batch, ")],
+    "a grid that a star import may replace": [
+        ("grid=(", "grid=grid, metadata=("), ("def f(", "grid = (3, 4)\nfrom us import *\ndef f("),
+    ],
+    "a list of specs that is changed": [
+        ("return ", "specs = [pl.BlockSpec((128, 128), lambda i, j: (i + 1, j))]\n    specs[0] = good\n    return "),
+        ("in_specs=[", "in_specs=specs, metadata=["), ("out_specs=", "out_specs=specs[0], cost_estimate="),
+    ],
+    "a block with more before it": [("BlockSpec((", "BlockSpec((*batch, ")],
+    "an array with more before it": [("def f(x=jnp.ones((", "def f(x=jnp.ones((*b, "), ("Struct((", "Struct((*b, ")],
+    "another kind of spec": [("pl.BlockSpec", "plgpu.BlockSpec"), (": (i", ": other(i"), ("128, 128", "n, m")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNKNOWN)
+@pytest.mark.parametrize("fault", FAULTY)
+def test_no_finding_where_the_text_does_not_say_all(fault: str, what: str) -> None:
+    text = FAULTY[fault]
+    assert {one[0] for one in findings(text)} - {"unsupported"}
+    for old, new in UNKNOWN[what]:
+        assert old in text, old
+        text = text.replace(old, new)
+    for target in (None, "v5e", "h100"):
+        assert {one[0] for one in findings(text, target)} <= {"unsupported"}, text
+
+
+def test_names_stand_for_what_they_are_where_they_are_seen() -> None:
+    here = "def index_map(i): return (i, 0)\n"
+    for more in ("def f(x, index_map)", "def f(x)"):
+        text = (here + CALL.format(block="(8, 128)", map="index_map", more="")).replace("grid=(4,)", "grid=(4, 4)")
+        text = text.replace("lambda i: ", "lambda i, j: ").replace("def f(x)", more)
+        told = [one[0] for one in findings(text)]
+        assert ("trace-refused" in told) == (more == "def f(x)")
+    branches = "    if x: \n        def index_map(i, j): return (i, 0)\n    return"
+    assert "trace-refused" not in [one[0] for one in findings(text.replace("    return", branches))]
+    # what a lambda takes from around it, and a spec that stands elsewhere
+    shift = CALL.format(block="(8, 128)", map="lambda i: (i + n, 0)", more="")
+    (told,) = findings(shift.replace("    return", "    n = 1\n    return"))
+    assert told[0] == "index-map-out-of-range"
+    assert findings(shift.replace("    return", "    n = 0\n    return")) == []
+    spec = "SPEC = pl.BlockSpec((8, 128), lambda i: (i + n, 0))\ndef f(x):\n    n = 1\n"
+    written = "out_specs=pl.BlockSpec((8, 128), lambda i: (i + n, 0))"
+    shared = shift.replace("def f(x):\n", spec).replace(written, "out_specs=SPEC")
+    assert findings(shared) == []
 
 
 def test_what_is_computed_is_said_not_to_be_known() -> None:
@@ -94,6 +252,10 @@ def f(x, n):
     return pl.pallas_call(kernel, grid=(n // 8,), in_specs=make_specs(), out_shape=x)(x)
 """
     assert findings(text) == [("unsupported", 3, "information")]
+    # once for the file
+    again = text + text.replace("def f(", "def g(").replace("(n // 8,)", "(4,)")
+    (told,) = scan_text(HEADER + again, "kernels.py")[1]
+    assert told.line == 6 and "parts of 1 other call, line 9" in told.message
 
 
 def test_a_name_that_is_assigned_twice_is_not_known() -> None:

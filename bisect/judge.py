@@ -34,8 +34,9 @@ from hloscope.core.text import load_module, print_module
 
 if TYPE_CHECKING:
     from hloscope.bisect.probing import Prober
+    from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
-    from hloscope.core.runtime.evaluator import Array
+    from hloscope.core.runtime.evaluator import Array, Value
 
 
 class StageJudge:
@@ -156,12 +157,24 @@ class StageJudge:
         seen = Seen()
         if len(module.entry.parameters) == len(self.inputs):
             seen.parameters = dict(zip(module.entry.parameters, self.inputs, strict=True))
-        options = replace(evaluation(self._options, values), observer=seen.observe)
-        try:
-            run_stage(module, self._program, options=options)
-        except HloscopeError:
+        if not self.watch(module, values, self.inputs, seen.observe):
             return None
         return seen
+
+    def watch(
+        self,
+        module: HloModule,
+        values: Mapping[str, Array],
+        inputs: Sequence[Array],
+        observer: Callable[[HloInstruction, Value], None],
+    ) -> bool:
+        """Run a module on inputs with an observer; False where it cannot be evaluated."""
+        options = replace(evaluation(self._options, values), observer=observer)
+        try:
+            run_stage(module, replace(self._program, inputs=tuple(inputs)), options=options)
+        except HloscopeError:
+            return False
+        return True
 
     def seen_of(self, number: int, flat: Flat) -> Seen | None:
         """The values of a stage that was laid open."""

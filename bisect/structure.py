@@ -8,6 +8,7 @@ else, even where inputs or rounding hide it. Control edges and layouts never sho
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hloscope.bisect.safety import Unsafe, layout_faults, lost_orders
@@ -27,7 +28,9 @@ MEANING = (
 """Attributes that say what is computed."""
 ARITHMETIC = frozenset({
     "add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "remainder", "atan2", "exponential",
-    "negate", "tanh", "sine", "cosine", "log", "sqrt", "rsqrt", "abs", "floor", "ceil",
+    "negate", "tanh", "sine", "cosine", "log", "sqrt", "rsqrt", "abs", "floor", "ceil", "and", "or", "xor", "not",
+    "shift-left", "shift-right-logical", "shift-right-arithmetic", "sign", "cbrt", "tan", "logistic", "log-plus-one",
+    "exponential-minus-one", "erf", "popcnt", "count-leading-zeros",
 })  # fmt: skip
 """No two of these give the same on the same operands: a pass that puts one for another gives it other operands."""
 
@@ -47,6 +50,10 @@ def rewritten(before: HloModule, after: HloModule) -> list[Unsafe]:
                 continue
             mine, theirs = [(x.name, x.shape) for x in one.operands], [(x.name, x.shape) for x in old.operands]
             if [name for name, _ in mine] != [name for name, _ in theirs]:
+                if _turned(old, one):
+                    now, was = (", ".join(f"%{x.name}" for x in each.operands) for each in (one, old))
+                    said = f"%{one.name} = {one.opcode} reads {now} where it read {was}"
+                    found.append(Unsafe("value", one.name, said))
                 continue
             if any(not x.compatible(y) for (_, x), (_, y) in zip(mine, theirs, strict=True)):
                 continue  # a tuple lost elements, and what stood at one place stands at another
@@ -67,14 +74,65 @@ def rewritten(before: HloModule, after: HloModule) -> list[Unsafe]:
     return found
 
 
+def _turned(old: HloInstruction, one: HloInstruction) -> bool:
+    """Whether one that is no other way the same reads its operands in another order, which matters."""
+    if one.opcode != old.opcode or one.opcode not in _IN_ORDER or _meaning(old) != _meaning(one):
+        return False
+    mine, theirs = ([(x.name, x.opcode, x.shape.dimensions) for x in each.operands] for each in (one, old))
+    return sorted(mine) == sorted(theirs)
+
+
+_IN_ORDER = frozenset({
+    "subtract", "divide", "remainder", "power", "atan2", "select", "compare", "shift-left", "shift-right-logical",
+    "shift-right-arithmetic", "concatenate", "clamp",
+})  # fmt: skip
+"""Opcodes of which a pass that turns the operands round has to turn something else, too."""
+
+
+def origin_of(stages: Sequence[HloModule], found: Unsafe) -> int | None:
+    """The stage that made a line wrong that the last of `stages` only sets right; None where the last is at fault.
+
+    `stages` begins with the one before the line was made. A stage made it wrong where the line said before what it
+    says in the end; or the stage that made the line did, where the stage before it has instructions of its opcode that
+    say what it says in the end and none that say what it said in between.
+    """
+    lines = [_line_of(one, found.instruction) for one in stages]
+    now, was = lines[-1], lines[-2]
+    if now is None or was is None:
+        return None
+    at = len(lines) - 2
+    while at > 0 and (earlier := lines[at - 1]) is not None and _said(earlier) == _said(was):
+        at -= 1
+    before = lines[at - 1] if at > 0 else None
+    if before is not None:
+        return at if _said(before) == _said(now) else None
+    kin = [_said(one) for one in stages[at - 1].instructions() if _element(one) == _element(now)] if at > 0 else []
+    return at if _said(now) in kin and _said(was) not in kin else None
+
+
+def _line_of(module: HloModule, name: str) -> HloInstruction | None:
+    return next((one for one in module.instructions() if one.name == name), None)
+
+
+def _said(one: HloInstruction) -> tuple[object, ...]:
+    return (_meaning(one), tuple(x.opcode for x in one.operands) if one.opcode in _IN_ORDER else ())
+
+
+def _element(one: HloInstruction) -> str:
+    return one.shape.type.name if one.shape.is_array else ""
+
+
+def _meaning(one: HloInstruction) -> tuple[object, ...]:
+    said = [(key, str(_plain(key, one.raw_attrs[key] or "", one))) for key in MEANING if key in one.raw_attrs]
+    return (one.opcode, str(one.payload) if one.opcode == "constant" else "", *said)
+
+
 def _plain(key: str, text: str, one: HloInstruction) -> object:
     """An attribute without what makes no difference: padding inside one element, strides that end before a step."""
     if key == "padding" and one.opcode == "pad":
         sides = [[int(number) for number in side.split("_")] for side in text.split("x")]
         sizes = one.operand(0).shape.dimensions
-        return [
-            side[:2] if side[2:] == [0] or size <= 1 else side for side, size in zip(sides, sizes, strict=True)
-        ]
+        return [side[:2] if side[2:] == [0] or size <= 1 else side for side, size in zip(sides, sizes, strict=True)]
     if key == "slice":
         found: list[tuple[int, ...]] = []
         for start, limit, stride in _BOUNDS.findall(text):
@@ -116,9 +174,7 @@ def unseen(before: HloModule, after: HloModule, *, layouts: bool, pass_name: str
 
     `pass_name` says which edges the pass between the two may drop.
     """
-    found = lost_orders(
-        before, after, copies=pass_name not in DROPS_COPY_EDGES, sequence=pass_name in DROPS_ALL_EDGES
-    )
+    found = lost_orders(before, after, copies=pass_name not in DROPS_COPY_EDGES, sequence=pass_name in DROPS_ALL_EDGES)
     if layouts:
         turned = _layouts_turned(before, after)
         known = {(one.kind, one.instruction) for one in layout_faults(before)}
@@ -142,13 +198,9 @@ def _layouts_turned(before: HloModule, after: HloModule) -> list[Unsafe]:
                 continue
             if old.shape.layout.minor_to_major == one.shape.layout.minor_to_major or one.opcode in _MAY_TURN:
                 continue
-            same = [
-                (x.name, x.shape) == (y.name, y.shape) for x, y in zip(old.operands, one.operands, strict=False)
-            ]
+            same = [(x.name, x.shape) == (y.name, y.shape) for x, y in zip(old.operands, one.operands, strict=False)]
             before_it = {reader.name: reader for reader in old.users}
-            readers = any(
-                user.name in before_it and _minds(one, user, before_it[user.name]) for user in one.users
-            )
+            readers = any(user.name in before_it and _minds(one, user, before_it[user.name]) for user in one.users)
             if old.shape.dimensions == one.shape.dimensions and all(same) and readers:
                 orders = [",".join(map(str, x.shape.layout.minor_to_major)) for x in (one, old) if x.shape.layout]
                 said = f"%{one.name} = {one.opcode} has layout {{{orders[0]}}} where it had {{{orders[1]}}}"

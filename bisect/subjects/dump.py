@@ -24,14 +24,13 @@ from hloscope.bisect.putback import (
     align,
     lay_open,
 )
+from hloscope.bisect.reaching import VARIANTS, Reaching, is_float, varied
 from hloscope.bisect.result import Answer, Culprit, Probe
+from hloscope.bisect.safety import Unsafe
 from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong
-from hloscope.bisect.structure import refused, rewritten, unseen
+from hloscope.bisect.structure import origin_of, refused, rewritten, unseen
 from hloscope.bisect.witness import Witness, by_own_pass
 from hloscope.core.errors import HloscopeError, InternalError
-from hloscope.core.runtime.evaluator import leaves
-from hloscope.core.runtime.evaluator.values import Token
-from hloscope.core.runtime.inputs import moderate_inputs
 from hloscope.core.runtime.verdicts import (
     DIFFERS,
     NOT_EVALUATED,
@@ -42,7 +41,6 @@ from hloscope.core.text import load_module
 
 if TYPE_CHECKING:
     from hloscope.bisect.putback import Alignment
-    from hloscope.bisect.safety import Unsafe
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.runtime.evaluator import Array
     from hloscope.core.views.run import Run
@@ -82,42 +80,38 @@ class DumpSearch:
             variants, turned = VARIANTS[1:2], True
         else:
             return answer
+        with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
+            judge = judge_of(self, Path(folder))
         module = load_module(self.run_.stage_text(0))
         quick = not turned or len(self.run_) * _elements(module) > MOST_AGAIN
+        tried: list[Sequence[Array]] = []
         for said, change in variants:
-            with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
-                changed = self._changed(module, change, turned)
-                other = replace(self, inputs=changed, quick=quick, chosen=True)
-                search = _Search(other, Path(folder))
-                again = search.run()
-            if again.verdict == "wrong-stage" and not search.by_text:
-                too = ", with integers and predicates turned round" if turned else ""
-                again.evidence.insert(0, f"seen on inputs {said}{too}")
+            tried.append([varied(one, change, turned) for one in judge.inputs])
+            again = self._again(tried[-1], quick, f"{said}{', with integers and predicates turned round' * turned}")
+            if again is not None:
                 return again
+        if turned and not quick and not self.quick:
+            stages = _distinct(self.run_)
+            chosen = dict.fromkeys((stages[0], stages[len(stages) // 2], stages[-1]))
+            reaching = Reaching(judge, {one: self.run_.stage_text(one) for one in chosen}, tried)
+            for said, inputs in reaching.others():
+                again = self._again(inputs, quick, said)
+                if again is not None:
+                    return again
+            answer.evidence.extend(reaching.left_out())
         return answer
 
-    def _changed(self, module: HloModule, change: Callable[[Array], Array], turned: bool) -> list[Array]:
-        """The random inputs, floating-point ones changed; where `turned`, integers of another sign and other preds."""
-        given = moderate_inputs(module.entry, self.options.seed)
-        arrays = [leaf for value in given for leaf in leaves(value) if not isinstance(leaf, Token)]
-
-        def changed(one: Array) -> Array:
-            if _is_float(one):
-                return change(one.astype(np.float64)).astype(one.dtype)
-            if not turned:
-                return one
-            return ~one if one.dtype == np.bool_ else (3 - one if one.dtype.kind == "i" else one)
-
-        return [changed(one) for one in arrays]
+    def _again(self, inputs: Sequence[Array], quick: bool, said: str) -> Answer | None:
+        """The answer on other inputs, where they show a stage that computes something else."""
+        with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
+            search = _Search(replace(self, inputs=inputs, quick=quick, chosen=True), Path(folder))
+            again = search.run()
+        if again.verdict != "wrong-stage" or search.by_text:
+            return None
+        again.evidence.insert(0, f"seen on inputs {said}")
+        return again
 
 
-VARIANTS: tuple[tuple[str, Callable[[Array], Array]], ...] = (
-    ("that are not centred at zero", lambda x: x + 1),
-    ("that are small whole numbers, whose sums and products are exact", lambda x: np.clip(np.rint(4 * x), -8, 8)),
-    ("16 times as large, which reach limits", lambda x: 16 * x),
-    ("256 times as large, which reach limits", lambda x: 256 * x),
-)
-"""Other inputs where the usual ones leave it open, with what is said of them."""
 MOST_AGAIN = 1 << 25
 """Elements of all stages together that are worth evaluating a second time where nothing differed; of more, the last
 stage alone is."""
@@ -320,6 +314,10 @@ class _Search:
     def _accuse(self, position: int, found: Sequence[Unsafe]) -> None:
         """The first stage that shows something wrong without a wrong value."""
         answer = self._answer
+        made = self._made(found[0].instruction, position) if found[0].kind == "value" else None
+        wrong = self._made_wrong(max(made or 1, 1), position, found[0]) if found[0].kind == "value" else None
+        if wrong is not None:
+            position, found = wrong[0], [wrong[1]]
         number = self._stages[position]
         row = self._run.outline[number]
         occurrence = sum(one.pass_name == row.pass_name for one in self._run.outline[:number])
@@ -330,14 +328,14 @@ class _Search:
             self.by_text = True
             moved = self._verdicts.get(number, _UNSEEN).max_abs
             far = "moves the results no farther than rounding could" if moved else "moves no result on these inputs"
-            answer.evidence.append(
-                f"stage {number} ({row.pass_name}) {far}, but changes what an instruction of the same name and "
-                "operands says"
-            )
-            made = self._made(found[0].instruction, position)
-            if made is not None:
+            says = "but changes what an instruction of the same name and operands says"
+            if wrong is not None:
+                says = "but makes an instruction say what nothing in the stage before does"
+            answer.evidence.append(f"stage {number} ({row.pass_name}) {far}, {says}")
+            if made and wrong is None:
+                since = self._stages[made]
                 answer.evidence.append(
-                    f"%{found[0].instruction} is there since stage {made} ({self._run.outline[made].pass_name}): if "
+                    f"%{found[0].instruction} is there since stage {since} ({self._run.outline[since].pass_name}): if "
                     "what that made of it was wrong, this stage mends it"
                 )
         else:
@@ -351,12 +349,25 @@ class _Search:
             )  # fmt: skip
         answer.texts |= {"before.hlo": self._texts[self._stages[position - 1]](), "after.hlo": self._texts[number]()}
 
+    def _made_wrong(self, made: int, position: int, found: Unsafe) -> tuple[int, Unsafe] | None:
+        """The position that made a line wrong, and the finding there, where a later stage only sets it right again."""
+        try:
+            stages = [load_module(self._texts[self._stages[one]]()) for one in range(made - 1, position + 1)]
+        except HloscopeError:
+            return None
+        at = origin_of(stages, found)
+        if at is None:
+            return None
+        name = self._run.outline[self._stages[position]].pass_name
+        sentence = f"{found.sentence} after stage {self._stages[position]} ({name}), which sets it right"
+        return made - 1 + at, Unsafe("value", found.instruction, sentence)
+
     def _made(self, name: str, position: int) -> int | None:
-        """The stage that made an instruction; None where the first one has it."""
+        """The position of the stage that made an instruction; None where the first one has it."""
         at = position
         while at and re.search(rf"(?m)^\s*(?:ROOT )?%?{re.escape(name)} = ", self._texts[self._stages[at - 1]]()):
             at -= 1
-        return self._stages[at] if at else None
+        return at or None
 
     def _hazards(self) -> list[str]:
         """What is unsafe in the final module's buffers, one sentence each."""
@@ -469,7 +480,7 @@ class _Search:
         return found
 
     def _leaves_a_limit(self, earlier: int, number: int) -> bool:
-        if not all(np.isfinite(one.astype(np.float64)).all() for one in self._judge.inputs if _is_float(one)):
+        if not all(np.isfinite(one.astype(np.float64)).all() for one in self._judge.inputs if is_float(one)):
             return False  # whoever gives NaN asks for it
         try:
             before, after = (lay_open(load_module(self._texts[one]())) for one in (earlier, number))
@@ -519,8 +530,3 @@ def _distinct(run: Run) -> list[int]:
 
 def _report(steps: Sequence[Step]) -> list[Probe]:
     return [Probe(s.level, s.low, s.high, s.tried, s.outcome.kind, s.outcome.detail) for s in steps]
-
-
-def _is_float(array: Array) -> bool:
-    """Floating point, ml_dtypes' types too."""
-    return array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float"))

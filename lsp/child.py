@@ -24,14 +24,18 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 2_000
 MOST_FINDINGS = 1_000
+MOST_COMPARED_BYTES = 2 << 20
+"""Text of a stage up to which all stages are compared for renames: some 10,000 instructions."""
 _OPERAND = re.compile(r"\(operand (\d+)\)")
 _INDEX = re.compile(r"(?:%[\w.\-]+|result)\{([\d,]*)\}")
 
 
 def facts(run: Run) -> dict[str, Any]:
-    """Copies with their causes, fusion decisions, places in memory and hazards: each a list, empty where unknown."""
+    """Copies with their causes, fusion decisions, places in memory, hazards and renames: each a list, empty where
+    unknown."""
     out: dict[str, Any] = {"target": run.source.target, "notes": []}
-    for key, ask in (("copies", _copies), ("fusion", _fusion), ("buffers", _buffers), ("hazards", _hazards)):
+    parts = {"copies": _copies, "fusion": _fusion, "buffers": _buffers, "hazards": _hazards, "renamed": _renamed}
+    for key, ask in parts.items():
         try:
             out[key] = ask(run)[:MOST_ROWS]
         except HloscopeError as error:
@@ -114,6 +118,23 @@ def _hazards(run: Run) -> list[dict[str, Any]]:
         }
         for one in run.buffers.hazards()
     ]
+
+
+def _renamed(run: Run) -> list[dict[str, Any]]:
+    """Names that instructions got from passes, the latest stages first; none of a dump too large to compare quickly."""
+    out: list[dict[str, Any]] = []
+    if max(len(run.stage_bytes(0)), len(run.stage_bytes(-1))) > MOST_COMPARED_BYTES:
+        return out
+    for number, row in enumerate(run.outline):
+        if not number or not row.own_snapshot or row.changed is False:
+            continue
+        found = run.diff(number)
+        out += [
+            {"name": one.name, "old": one.old_name, "pass": row.pass_name}
+            for one in (*found.renamed, *found.modified)
+            if one.old_name is not None and "opcode" not in one.what
+        ]
+    return out[::-1]
 
 
 def remedy(run: Run, copy: str) -> dict[str, Any]:

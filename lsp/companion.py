@@ -1,9 +1,9 @@
 """What the dump around an open stage knows of its instructions: copies, fusion decisions, memory, the pass that made
 them.
 
-All but the last takes seconds, so a child process works it out once a text is open and nobody types, and the answers
-use what is there by then. The facts are by instruction name, so that they stay right where lines move, and are of the
-dump as it is on disk.
+All but the last takes seconds, and so does that where passes renamed them: a child process works it out once a text is
+open and nobody types, and the answers use what is there by then. The facts are by instruction name, so that they stay
+right where lines move, and are of the dump as it is on disk.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ if sys.platform == "linux":
 os.execv(sys.argv[1], sys.argv[1:])
 """
 """Steps back behind the server's own work and, on Linux, ends when the server does, however that happens."""
+_MOST_NAMES = 6
+"""Of one instruction, that are told."""
 _BIRTH_SECONDS = 0.015
 """How long one hover may look through the earlier stages for the first that has the instruction."""
 
@@ -63,6 +65,8 @@ class DumpFacts:
     at: dict[tuple[int, int], list[str]] = field(default_factory=dict[tuple[int, int], list[str]])
     """Names of the values at an (allocation, offset)."""
     hazards: list[Row] = field(default_factory=list[Row])
+    renamed: dict[str, Row] = field(default_factory=dict[str, Row])
+    """By the name that a pass gave."""
     notes: list[str] = field(default_factory=list[str])
 
     @staticmethod
@@ -85,6 +89,8 @@ class DumpFacts:
             out.buffers.setdefault(row["name"], []).append(row)
             out.at.setdefault((row["allocation"], row["offset"]), []).append(row["name"])
         out.hazards = list(data.get("hazards", ()))
+        for row in data.get("renamed", ()):
+            out.renamed.setdefault(row["name"], row)
         return out
 
 
@@ -144,7 +150,21 @@ class Companion:
         return dump_of(self.uri) is not None
 
     def born(self, name: str) -> str | None:
-        """After which pass an instruction of that name is first there, in words; None where it is not known quickly."""
+        """After which pass an instruction is first there, in words; None where it is not known quickly.
+
+        Under another name, too, once the facts are known.
+        """
+        facts = self.facts
+        given = list[Row]()
+        while facts is not None and name in facts.renamed and len(given) < _MOST_NAMES:
+            given.append(facts.renamed[name])
+            name = facts.renamed[name]["old"]
+        born = self._born(name)
+        if born is None or not given:
+            return born
+        return f"{born} as %{name}" + "".join(f", renamed %{row['name']} by {row['pass']}" for row in given[::-1])
+
+    def _born(self, name: str) -> str | None:
         if name not in self._births:
             place = dump_of(self.uri)
             if place is None:

@@ -236,8 +236,10 @@ class HloServer(LanguageServer):
         return self._task(command, uri, answer, [])
 
     def _command(self, name: str) -> Callable[..., Awaitable[Any]]:
-        """A command that finds a place, shows it where the client can, and returns it; of several the one chosen, or all
-        where none is."""
+        """A command that finds a place, shows it where the client can, and returns it.
+
+        Of several, it is the one chosen, or all where none is.
+        """
 
         async def run(uri: str = "", instruction: str = "", _line: int = 0, *_: object) -> Any:
             found = await asyncio.wrap_future(self._answers.submit(lambda: COMMANDS[name](str(uri), str(instruction))))

@@ -45,7 +45,7 @@ def is_aliasing(copy: HloInstruction) -> bool:
 
 def told(kind: str, words: str, copy: HloInstruction, pipeline: str, pass_name: str) -> str:
     """The sentence of a copy that was not replayed."""
-    parts = [_direction(copy) or words, _what_moves(copy)]
+    parts = [_direction(copy) or words, what_moves(copy.operand(0).shape, copied_shape(copy))]
     if kind in ("layout", "tiling", "other", "reshape", "layout-normalization"):
         parts += [_definition(copy), _reader(copy)]
     elif kind == "copy-insertion":
@@ -66,8 +66,8 @@ def told(kind: str, words: str, copy: HloInstruction, pipeline: str, pass_name: 
 
 
 # ---------------------------------------------------------------- parts
-def _what_moves(copy: HloInstruction) -> str:
-    source, target = copy.operand(0).shape, copied_shape(copy)
+def what_moves(source: Shape, target: Shape) -> str:
+    """How the layouts of a copy's two sides differ, and the bytes that are stored; empty where none is an array."""
     if not source.is_array or not target.is_array:
         return ""
     out: list[str] = []

@@ -8,10 +8,14 @@ what it is about.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
+from hloscope.core.errors import HloscopeError
+from hloscope.core.hlo.shape import Shape
+from hloscope.core.views.copies_words import what_moves
 from hloscope.lsp.convert import SOURCE
 from hloscope.lsp.documents import Reading
 
@@ -25,6 +29,7 @@ Other = tuple[str | int | None, str]
 """Another place of a finding: a name in the same computation or an instruction's number, and what it has to do with it.
 """
 _MOST = 300
+_NAME = re.compile(r"%([\w.\-]+)")
 _SPACE = re.compile(r":?S\(\d+\)")
 _LEAST_BYTES = 1024
 """Copies that keep the layout and move less are left to hovers: a loop's counter and the like."""
@@ -55,20 +60,87 @@ def from_dump(reading: Reading, settings: Settings) -> list[types.Diagnostic]:
     return out[:_MOST]
 
 
-def _copy(reading: Reading, row: Mapping[str, Any]) -> types.Diagnostic | None:
-    index = reading.index
-    i = next((at for name in row["names"] if (at := index.find(name)) is not None), None)
+@dataclass(frozen=True, slots=True)
+class CopyHere:
+    """A copy as the open text has it, which may be a later stage than the one in which it appeared."""
+
+    i: int
+    before: str
+    """Layout of what is copied."""
+    after: str
+    size: int | None
+    moves: str
+    """What differs between the two, in words."""
+    same: bool
+    """Whether the layouts are those with which it appeared, in whatever memory."""
+    told: bool
+    """Whether all names of the cause's sentence are those of this text, too."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether only the memory space differs, if that."""
+        return _placeless(self.before) == _placeless(self.after)
+
+
+def copy_here(index: ModuleIndex, row: Mapping[str, Any]) -> CopyHere | None:
+    """A copy that the dump tells of, in the open text; None where it has none of its names."""
+    places = (index.find(name) for name in row["names"])
+    i = next((at for at in places if at is not None and index.opcode(at) in ("copy", "copy-start")), None)
     if i is None:
         return None
-    size = "" if row["bytes"] is None else f"{row['bytes']:,} bytes"
-    if _SPACE.sub("", row["from"]) == _SPACE.sub("", row["to"]):
-        if (row["bytes"] or 0) < _LEAST_BYTES:
+    named = all(
+        index.find(name) is not None or index.find_computation(name) is not None
+        for name in _NAME.findall(row["sentence"])
+    )
+    given = next(iter(index.operands(i)), -1)
+    source = None if given < 0 else _shape(index, given)
+    target = _shape(index, i)
+    if target is not None and target.is_tuple:
+        target = target.tuple_shapes[0]
+    if source is None or target is None or not source.is_array or not target.is_array:
+        return CopyHere(i, row["from"], row["to"], row["bytes"], "", True, named)
+    before, after = str(source.layout or ""), str(target.layout or "")
+    same = _placeless(before) == _placeless(row["from"]) and _placeless(after) == _placeless(row["to"])
+    return CopyHere(i, before, after, target.byte_size, what_moves(source, target), same, same and named)
+
+
+def _placeless(layout: str) -> str:
+    """A layout without its memory space."""
+    return _SPACE.sub("", layout)
+
+
+def _shape(index: ModuleIndex, i: int) -> Shape | None:
+    try:
+        found = Shape.parse(index.shape_text(i)).with_default_layout()
+        return found if found.byte_size >= 0 else None
+    except (HloscopeError, ValueError, KeyError):
+        return None
+
+
+def cause_of(row: Mapping[str, Any], here: CopyHere) -> str:
+    """Why the copy is there; where the text is of another stage, as of the one in which it appeared."""
+    if here.told:
+        return row["sentence"]
+    sides = "" if here.same else f", from {row['from']} to {row['to']}"
+    return f"when it appeared{sides}: {row['sentence']}"
+
+
+def _copy(reading: Reading, row: Mapping[str, Any]) -> types.Diagnostic | None:
+    index = reading.index
+    found = copy_here(index, row)
+    if found is None:
+        return None
+    i = found.i
+    size = "" if found.size is None else f"{found.size:,} bytes"
+    moves = f"{found.moves}; " if found.moves and not found.same else ""
+    because = f"(by {row['pass']}): {moves}{cause_of(row, found)}"
+    if found.keeps:
+        if (found.size or 0) < _LEAST_BYTES:
             return None
-        message = f"copy{size and ' of '}{size} (by {row['pass']}): {row['sentence']}"
+        message = f"copy{size and ' of '}{size} {because}"
         code, severity, wants, has = "copy-cause", types.DiagnosticSeverity.Hint, "reads the copy", "is copied"
     else:
-        moved = f"{size} from {row['from']} to {row['to']}".strip()
-        message = f"layout copy: {moved} (by {row['pass']}): {row['sentence']}"
+        message = f"layout copy: {size}{size and ' '}from {found.before} to {found.after} {because}"
         code, severity = "layout-copy-cause", types.DiagnosticSeverity.Information
         wants, has = "wants the other layout", "has this layout"
     if row["remedy"] is not None:
@@ -80,9 +152,9 @@ def _copy(reading: Reading, row: Mapping[str, Any]) -> types.Diagnostic | None:
         readers = _readers(index, i)
     else:
         readers = [(row["instruction"], wants)]
-    source: list[Other] = [(row["operand"], has)]
-    if row["operand"] is None or index.find(row["operand"], here) is None:
-        source = [(one, "is copied") for one in index.operands(i)[:1] if one >= 0]
+    source: list[Other] = [
+        (one, has if index.name(one) == row["operand"] else "is copied") for one in index.operands(i)[:1] if one >= 0
+    ]
     return _at(reading, i, message, code, severity, [*readers, *source])
 
 

@@ -16,6 +16,7 @@ from hloscope.core.views.data import HoverFacts, SourceFrame
 from hloscope.core.views.hover import instruction_facts
 from hloscope.lsp.companion import Companion
 from hloscope.lsp.documents import Reading
+from hloscope.lsp.features.dump_findings import cause_of, copy_here
 from hloscope.lsp.features.feature import Feature
 from hloscope.lsp.features.markdown import block, shortened, span, spans
 from hloscope.lsp.features.memory import memory
@@ -53,7 +54,7 @@ def describe(index: ModuleIndex, target: Target, companion: Companion | None = N
         case "instruction" | "operand" | "control" | "parameter" | "shape":
             i = target.refers_to
             lines = instruction(
-                instruction_facts(index, i), cost(index, i, companion), of_dump(companion, index.name(i))
+                instruction_facts(index, i), cost(index, i, companion), of_dump(companion, index, index.name(i))
             )
             return lines + memory(index, i)
         case "computation" | "computation-reference":
@@ -165,7 +166,7 @@ def cost(index: ModuleIndex, i: int, companion: Companion | None = None) -> str:
     return f"{line} · roofline {time} on {found.device}{assumed}, {found.bound_by} bound"
 
 
-def of_dump(companion: Companion | None, name: str) -> tuple[str, ...]:
+def of_dump(companion: Companion | None, index: ModuleIndex, name: str) -> tuple[str, ...]:
     """Paragraphs on the pass that made it, its copy's cause, its fusion verdicts and its memory."""
     if companion is None:
         return ()
@@ -177,8 +178,9 @@ def of_dump(companion: Companion | None, name: str) -> tuple[str, ...]:
     if facts is None:
         return tuple(out)
     copied = facts.copies.get(name)
-    if copied is not None:
-        out.append(f"copied because {copied['sentence']}")
+    here = None if copied is None else copy_here(index, copied)
+    if copied is not None and here is not None:
+        out.append(f"copied because {copied['sentence']}" if here.told else f"copied: {cause_of(copied, here)}")
         if copied["remedy"] is not None:
             out.append(f"to remove the copy: {copied['remedy']}")
     verdicts = [_verdict(row, name) for row in facts.fusion.get(name, ())[:_VERDICTS]]

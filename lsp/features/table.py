@@ -60,7 +60,6 @@ ITEM_FEATURES: tuple[Feature, ...] = (call_hierarchy.INCOMING, call_hierarchy.OU
 """Requests about an item that the server gave out, whose address tells the text."""
 
 
-
 def _jump(which: stages.Which) -> Callable[[str, str], list[tuple[str, types.Location]]]:
     def find(uri: str, name: str) -> list[tuple[str, types.Location]]:
         found = stages.in_stage(uri, name, which)

@@ -172,11 +172,18 @@ def test_kernels_are_traced_in_another_process(client: Any, fixtures: Path) -> N
     pytest.importorskip("jax")
     client.open(path.as_uri(), path.read_text(), language="python")
     assert execute(client, "traceKernels", path.as_uri()) > 0
-    params = client.wait_for(
-        "textDocument/publishDiagnostics", lambda p: p["uri"] == path.as_uri() and p["diagnostics"]
+    lines = path.read_text().split("\n")
+    # What the text alone shows is there before, at the specs.
+    client.wait_for(
+        "textDocument/publishDiagnostics",
+        lambda p: (
+            p["uri"] == path.as_uri()
+            and any(
+                one["code"] == "parallel-write-race" and "o_ref" in lines[one["range"]["start"]["line"]]
+                for one in p["diagnostics"]
+            )
+        ),
     )
-    race = next(one for one in params["diagnostics"] if one["code"] == "parallel-write-race")
-    assert "o_ref" in path.read_text().split("\n")[race["range"]["start"]["line"]]
     number = client.ask(
         "workspace/executeCommand", {"command": "hloscope.traceKernels", "arguments": [path.as_uri(), 0.05]}
     )
@@ -322,6 +329,18 @@ def test_each_end_of_a_copy_is_called_what_it_is() -> None:
     assert set(found) == {"copy-cause", "layout-copy-cause", "fusion-refused"}  # none for a counter
     assert ends("copy-cause") == ["%t reads the copy", "%x is copied"]
     assert ends("layout-copy-cause") == ["%f has the copy as its result", "%p is copied"]
+    # Figures and names are of the text that is open, also where the dump told of an earlier stage.
+    assert found["layout-copy-cause"].message.startswith(
+        "layout copy: 2,048 bytes from {0,1} to {1,0} (by some-pass): "
+    )
+    later = COPIES.replace("%p = f32[8,64]{0,1}", "%p = f32[8,64]{0,1:T(8,128)}")
+    index = ModuleIndex.from_text(later)
+    other = Reading(companion.uri, 1, TextLines.of(later), index, Encoding.UTF16, companion)
+    [moved] = [one for one in from_dump(other, Settings()) if one.code == "layout-copy-cause"]
+    assert moved.message.startswith(
+        "layout copy: 2,048 bytes from {0,1:T(8,128)} to {1,0} (by some-pass): the fastest dimension was 0 (size 8) and"
+        " becomes 1 (size 64), 32,768 bytes with padding become 2,048; when it appeared, from {0,1} to {1,0}: so it is"
+    )
     assert "an unknown number of bytes" in found["fusion-refused"].message
     assert list(from_dump(reading, Settings(refused_fusion_bytes=1))) == [
         found["copy-cause"],

@@ -24,6 +24,7 @@ from hloscope.bisect.safety import (
     shares_wrongly,
 )
 from hloscope.bisect.search import Outcome
+from hloscope.bisect.subjects.core_child import JUDGING, child
 from hloscope.core.errors import HloscopeError
 from hloscope.core.passes.context import PassContext, PassRun
 from hloscope.core.passes.flags import PassFlags
@@ -48,6 +49,21 @@ class WatchedContext(PassContext):
     _module: HloModule | None = None
     trail: list[tuple[str, str]] | None = None
     """Where it is a list, it gets each run with the digest of the module after it."""
+    note: Callable[[object], None] | None = None
+    """Told of every run that begins."""
+    stop: tuple[int, str, str] | None = None
+    """Number and name of a run that has been seen not to end, and how."""
+
+    def push_run(self, name: str, pipeline: str, *, is_pipeline: bool = False) -> PassRun:
+        """Begin a run, unless it is the one that does not end."""
+        run = super().push_run(name, pipeline, is_pipeline=is_pipeline)
+        if self.note is not None and not is_pipeline:
+            self.note(("run", run.pass_id, name))
+        if self.stop is not None and self.stop[:2] == (run.pass_id, name):
+            super().pop_run(run)
+            run.error = self.stop[2]
+            raise Overrun(self.stop[2])
+        return run
 
     def watch(self, module: HloModule) -> None:
         """Look at the module before the first pass, and from then on after each that changes it."""
@@ -84,6 +100,8 @@ class CoreSubject:
     """Longest compile, and judgement of what it made, in seconds; None for any."""
     memo: dict[str, Outcome] = field(default_factory=dict[str, Outcome], compare=False)
     """Judgements of compiled modules by their content."""
+    apart: bool = False
+    """Whether a compile is made in another process first, which can be killed where Python cannot stop it."""
 
     def without(self, name: str) -> CoreSubject:
         """The same with all runs of a pass off."""
@@ -98,17 +116,22 @@ class CoreSubject:
         handlers: Iterable[GateHandler] = (),
         ledger: LedgerWriter | None = None,
         trail: list[tuple[str, str]] | None = None,
+        note: Callable[[object], None] | None = None,
     ) -> tuple[HloModule, PassContext, Outcome | None]:
         """Compile a copy with some pass runs skipped and some decisions refused; `trail` gets what each run made.
+
+        `note` is told of each run as it begins.
 
         Returns the module, the context with its runs, and a failed outcome where a pass or a checker raised.
         """
         module = self.module.clone()
+        skip, handlers = tuple(skip), tuple(handlers)
         entries = tuple(f"@{number}" for number in skip)
         flags = replace(self.flags, xla_disable_hlo_passes=(*self.flags.xla_disable_hlo_passes, *entries))
         context = WatchedContext(ledger, None, flags, self.target, handlers=handlers)
         context.watch(module)
-        context.trail = trail
+        context.trail, context.note = trail, note
+        context.stop = self._stop(skip, handlers)
         try:
             with limited(self.timeout):
                 compile_module(module, self.pipeline(), context, self.registry)
@@ -120,6 +143,18 @@ class CoreSubject:
             # A pass that crashes is an outcome of the probe, not an end of the search.
             return module, context, Outcome("failed", f"{_where(context)}{type(error).__name__}: {error}")
         return module, context, None
+
+    def _stop(self, skip: tuple[int, ...], handlers: Sequence[GateHandler]) -> tuple[int, str, str] | None:
+        """The run at which such a compile has to be ended from outside; None where it comes to its end."""
+        if not self.apart or self.recipe is None or self.timeout is None:
+            return None
+        refused = [one for one in handlers if isinstance(one, DecisionFilter) and one.ordinals is not None]
+        refuse = next(((one.pass_name, one.ordinals.start) for one in refused if one.pass_name and one.ordinals), None)
+        said = child().compile(self.recipe, Choice(skip, refuse), self.timeout)
+        if said.outcome is None or said.stopped is None:
+            return None
+        number, name = said.stopped
+        return number, name, said.outcome.detail.removeprefix(f"{name} ")
 
 
 def _where(context: PassContext, verb: str = "raised ") -> str:
@@ -176,12 +211,14 @@ class Recipe:
         # A wrong name is said before anything runs.
         check_names(make(), PassContext(None, None, flags, self.target), table)
         module = load_module(self.text, self.path)
-        return CoreSubject(module, self.path, make, table, flags, self.target, self, self.timeout)
+        apart = self.timeout is not None
+        return CoreSubject(module, self.path, make, table, flags, self.target, self, self.timeout, apart=apart)
 
 
 @lru_cache(maxsize=4)
-def _subject_of(recipe: Recipe) -> CoreSubject:
-    return recipe.subject()
+def subject_of(recipe: Recipe) -> CoreSubject:
+    """The subject, made once, whose compiles are made here."""
+    return replace(recipe.subject(), apart=False)
 
 
 @dataclass(frozen=True)
@@ -280,23 +317,38 @@ class CoreTask:
         return digest(self.choice.key, *flags)
 
     def run(self) -> Outcome:
-        """Compile and judge."""
-        subject = _subject_of(self.source) if isinstance(self.source, Recipe) else self.source
-        choice = self.choice
-        handlers = ()
-        if choice.refuse is not None:
-            handlers = (DecisionFilter("refuse", choice.refuse[0], range(choice.refuse[1], _MANY)),)
-        if choice.again:
-            subject.memo.clear()
-        module, context, failed = subject.compile(skip=choice.off, handlers=handlers)
-        if choice.is_there is not None:
-            number, name = choice.is_there
-            if number > len(context.runs) or context.runs[number - 1].name != name:
-                return Outcome("unknown", f"run {number} is not {name} any more")
-        if failed is not None:
-            return failed
-        try:
-            with limited(subject.timeout):
-                return self.judge.judge(subject, module, context)
-        except Overrun as error:
-            return Outcome("failed", f"evaluating the module {error}")
+        """Compile and judge; in another process where there is a limit."""
+        recipe = self.source if isinstance(self.source, Recipe) else self.source.recipe
+        if recipe is not None and recipe.timeout is not None:
+            said = child().ask(recipe, self.choice, self.judge, recipe.timeout)
+            if said.outcome is not None:
+                return said.outcome
+        subject = subject_of(self.source) if isinstance(self.source, Recipe) else self.source
+        found = probe(subject, self.choice, self.judge)
+        assert found is not None
+        return found
+
+
+def probe(
+    subject: CoreSubject, choice: Choice, judge: CoreJudge | None, note: Callable[[object], None] | None = None
+) -> Outcome | None:
+    """Compile and judge here. Without a judge: the outcome of a compile that failed, else None."""
+    handlers = ()
+    if choice.refuse is not None:
+        handlers = (DecisionFilter("refuse", choice.refuse[0], range(choice.refuse[1], _MANY)),)
+    if choice.again:
+        subject.memo.clear()
+    module, context, failed = subject.compile(skip=choice.off, handlers=handlers, note=note)
+    if choice.is_there is not None:
+        number, name = choice.is_there
+        if number > len(context.runs) or context.runs[number - 1].name != name:
+            return Outcome("unknown", f"run {number} is not {name} any more")
+    if failed is not None or judge is None:
+        return failed
+    if note is not None:
+        note(("phase", JUDGING))
+    try:
+        with limited(subject.timeout):
+            return judge.judge(subject, module, context)
+    except Overrun as error:
+        return Outcome("failed", f"{JUDGING} {error}")

@@ -16,7 +16,8 @@ import pytest
 from hloscope.bisect.oracles import make_oracle
 from hloscope.bisect.result import Answer
 from hloscope.bisect.subjects.core import CoreSearch, CoreSubject
-from hloscope.bisect.subjects.core_probe import Recipe
+from hloscope.bisect.subjects.core_child import Child
+from hloscope.bisect.subjects.core_probe import Choice, Recipe
 from hloscope.core.hlo import HloModule
 from hloscope.core.ledger import BisectProbe, LedgerReader, RewriteDecision
 from hloscope.core.passes.flags import PassFlags
@@ -260,7 +261,7 @@ def test_a_pass_that_exits_is_an_outcome_of_the_probe(tmp_path: Path, root: Path
 
 
 ODD = '''
-import random, time
+import os, random, signal
 from dataclasses import dataclass
 from hloscope.core.passes.rules.base import Builder
 
@@ -282,18 +283,25 @@ class Dice:
 
 
 @dataclass(frozen=True)
-class Sleeps:
-    """Never ends."""
+class Loops:
+    """Never ends, in a loop that Python cannot stop."""
 
-    name = "sleeps"
+    name = "loops"
     is_pipeline = False
 
     def run(self, module, ctx):
-        while True:
-            try:
-                time.sleep(1)
-            except Exception:
-                pass
+        return sum(range(1 << 60)) == 0
+
+
+@dataclass(frozen=True)
+class Dies:
+    """Takes its process with it."""
+
+    name = "dies"
+    is_pipeline = False
+
+    def run(self, module, ctx):
+        os.kill(os.getpid(), signal.SIGSEGV)
 
 
 @dataclass(frozen=True)
@@ -326,7 +334,7 @@ class Breaks:
 
 
 def register(registry):
-    for made in (Dice, Sleeps, Mark, Breaks):
+    for made in (Dice, Loops, Dies, Mark, Breaks):
         registry.add_pass(made.name, made, made.__doc__)
 '''
 SUBTRACTS = "HloModule m\n\nENTRY e {\n  x = f32[4] parameter(0)\n  y = f32[4] parameter(1)\n" + (
@@ -350,12 +358,16 @@ def test_a_pass_that_rolls_dice_is_not_deterministic(tmp_path: Path) -> None:
 
 
 def test_a_pass_that_never_ends_is_ended(tmp_path: Path) -> None:
+    """With a time limit in a process that can be killed: also where no line of Python comes any more."""
     before = signal.getsignal(signal.SIGALRM)
-    answer = _odd(tmp_path, "dce,mark,sleeps,cse", timeout=0.3)
+    answer = _odd(tmp_path, "dce,mark,loops,cse", timeout=0.3)
     assert answer.verdict == "compile-failure"
-    assert [one.pass_name for one in answer.culprits] == ["sleeps"]
-    assert "sleeps did not end within 0.3 s" in answer.evidence[0]
+    assert [one.pass_name for one in answer.culprits] == ["loops"]
+    assert "loops did not end within 0.3 s" in answer.evidence[0]
     assert signal.getsignal(signal.SIGALRM) is before
+    recipe = Recipe(SUBTRACTS, "m.hlo", "dce,dies", None, ((str(tmp_path / "odd.py"), ODD),), timeout=20)
+    said = Child().compile(recipe, Choice(), 20)
+    assert said.outcome is not None and said.outcome.detail == "dies was ended by SIGSEGV"
 
 
 def test_both_passes_of_a_pair_are_cures(tmp_path: Path) -> None:

@@ -34,8 +34,7 @@ def findings(uri: str, lines: TextLines, encoding: Encoding, target: str | None 
     _, found = _scanned(uri, lines.text, target)
     out: list[types.Diagnostic] = []
     for one in found:
-        start = _offset(lines, one.line, one.column)
-        end = max(start + 1, _offset(lines, one.end_line, one.end_column))
+        start, end = _marked(lines, one.line, one.column, one.end_line, one.end_column)
         message = one.message if one.fix is None else f"{one.message} ({one.fix})"
         where = _range(lines, start, end, encoding)
         out.append(types.Diagnostic(where, message, severity=SEVERITIES[one.severity], code=one.code, source=SOURCE))
@@ -55,8 +54,7 @@ def traced(
         for row in answer.get("findings", ()):
             if os.path.realpath(row["file"] or path) != os.path.realpath(path):
                 continue
-            start = _offset(lines, row["line"], row["column"])
-            end = max(start + 1, _offset(lines, row["end_line"], row["end_column"]))
+            start, end = _marked(lines, row["line"], row["column"], row["end_line"], row["end_column"])
             message = row["message"] if row["fix"] is None else f"{row['message']} ({row['fix']})"
             related = [
                 types.DiagnosticRelatedInformation(
@@ -126,14 +124,16 @@ def _markdown(call: PallasFacts) -> str:
     grid = "not known here" if call.grid is None else " × ".join("?" if n is None else str(n) for n in call.grid)
     steps = "" if call.steps is None else f" · {call.steps:,} steps"
     semantics = f" · {', '.join(call.semantics)}" if call.semantics else ""
-    lines = [f"**pallas_call** of `{call.name}`", "", f"grid {grid or '()'}{steps}{semantics}", ""]
+    of = "" if call.name == "pallas_call" else f" of `{call.name}`"
+    lines = [f"**pallas_call**{of}", "", f"grid {grid or '()'}{steps}{semantics}", ""]
     lines += [f"- {_block(one)}" for one in call.blocks]
     lines += [f"- {_scratch(one)}" for one in call.scratch]
     total, unknown = call.total
     if call.memory is not None and (total or unknown):
         what = {"vector": "a TPU's vector memory (tiles padded, two of each block)", "shared": "shared memory"}
         least = "at least " if unknown else ""
-        lines += ["", f"{least}{total:,} bytes of {what[call.memory]}"]
+        size = f"{least}{total:,} bytes of {what[call.memory]}"
+        lines += ["", size if total else "the text does not give the sizes of its blocks in bytes"]
     return "\n".join(lines)
 
 
@@ -157,6 +157,17 @@ def _block(one: BlockFacts) -> str:
 
 def _offset(lines: TextLines, line: int, column: int) -> int:
     return lines.offset(max(0, line - 1), max(0, column - 1), Encoding.UTF32)
+
+
+def _marked(lines: TextLines, line: int, column: int, end_line: int, end_column: int) -> tuple[int, int]:
+    """From where to where a finding is shown: the line's text where it names nothing wider than a place."""
+    start, end = _offset(lines, line, column), _offset(lines, end_line, end_column)
+    if end > start:
+        return start, end
+    first, last = _offset(lines, line, 1), _offset(lines, line, 1 << 30)
+    text = lines.text[first:last]
+    start = max(start, first + len(text) - len(text.lstrip()))
+    return start, max(start + 1, first + len(text.rstrip()))
 
 
 def _range(lines: TextLines, start: int, end: int, encoding: Encoding) -> types.Range:

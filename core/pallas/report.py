@@ -8,7 +8,6 @@ instruments too. Every answer says what it proves and what it cannot.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +22,7 @@ from hloscope.core.pallas.call import PallasCall, Program
 from hloscope.core.pallas.checks.finding import Finding, Subject
 from hloscope.core.pallas.checks.kernel_slices import LEFT_TO_A_RUN
 from hloscope.core.pallas.checks.registry import CODES, check_call
+from hloscope.core.pallas.checks.undecided import said_once
 from hloscope.core.pallas.chips import Chip, find_chip
 from hloscope.core.pallas.grid import Schedule, walk
 from hloscope.core.pallas.interpret.generic import known_operands
@@ -98,6 +98,10 @@ class CallReport:
     primitive_operands: tuple[str, ...] = ()
     index_map_arguments: tuple[str, ...] = ()
     traced: bool = False
+    column: int = 1
+    """Column of the call."""
+    end_column: int = 1
+    """Column behind the call, or behind the last character of its first line."""
     turn: int = 1
     """Which run of the call it shows, where its blocks are known by running alone."""
 
@@ -183,11 +187,18 @@ def analyse(
             traced, target, seed=seed, runs=runs, recorder=recorder, timeout=timeout, ran=ran
         )
     report = analyse_trace(traced, target, ran)
-    if function is None and report.calls:
-        report.findings = ordered([*report.findings, *_untraced(report, traced, target)])
+    refused = [program.function for program in traced.programs if program.refused is not None]
+    if (function is None and report.calls) or (refused and not args):
+        from hloscope.core.pallas.untraced import untraced_findings
+
+        places = [(one.file, one.line) for one in report.calls]
+        refusals = [one for one in report.findings if one.code == "trace-refused"]
+        by_text = untraced_findings(path, function, target, places, refusals, refused)
+        report.findings = ordered([*report.findings, *by_text])
     if interpret:
         report.findings = ordered([*report.findings, *told_by_running(report.findings, findings)])
         report.rungs.extend(rungs)
+    report.findings = said_once(report.findings)
     record_findings(report, recorder)
     return report
 
@@ -392,6 +403,8 @@ def call_report(subject: Subject, function: str | None) -> CallReport:
         function=function,
         file=at.file,
         line=at.line,
+        column=at.column,
+        end_column=at.end_column,
         grid=schedule.grid if schedule is not None else call.grid,
         steps=schedule.steps if schedule is not None else steps_of(call),
         backend=subject.backend,
@@ -504,28 +517,6 @@ def _other_kernels(path: str, program: Program) -> list[Finding]:
                     at.file, at.line, at.column, at.end_line, at.end_column,
                 )
             )  # fmt: skip
-    return found
-
-
-def _untraced(report: PallasReport, traced: Trace, target: str | None) -> list[Finding]:
-    """Calls that the file has and no traced function reaches."""
-    from hloscope.core.pallas.static_source import scan_file
-
-    seen = {(os.path.realpath(one.file), one.line) for one in report.calls}
-    refused = {program.function for program in traced.programs if program.refused is not None}
-    calls, _ = scan_file(report.path, None, target)
-    found: list[Finding] = []
-    for one in calls:
-        if (os.path.realpath(one.file), one.line) in seen or one.function in refused:
-            continue
-        name = one.function or one.name
-        text = f"the pallas_call of {name} was not traced: no function with defaults that give shapes reaches it"
-        found.append(
-            Finding(
-                "unsupported", "information", text, one.file, one.line, 1, one.line, 1, call=one.name,
-                fix=f"name it and its shapes: {report.path}:{name} --trace --arg …",
-            )
-        )  # fmt: skip
     return found
 
 

@@ -36,7 +36,7 @@ KINDS = {"Blocked": "blocked", "Squeezed": "squeezed", "Element": "element", "Bo
 class Spec:
     """A ``BlockSpec`` in the text."""
 
-    node: ast.Call
+    node: ast.expr
     shape: tuple[int | None, ...] | None
     """Elements of a block by dimension, 1 for squeezed ones, None for those that are not known; None where not even
     their number is."""
@@ -317,14 +317,24 @@ def _grid(node: ast.expr | None, scope: Scope) -> tuple[int | None, ...] | None:
 def _specs(node: ast.expr | None, scope: Scope, closed: bool) -> list[Spec] | None:
     if node is None:
         return [] if closed else None
+    if _no_block(follow(node, scope)):
+        return []
     items = elements(node, scope)
     found: list[Spec] = []
     for entry in [node] if items is None else items:
         entry = follow(entry, scope)
+        if entry is not None and _no_block(entry):
+            found.append(Spec(entry, None, None, None, whole=True))
+            continue
         if not isinstance(entry, ast.Call) or not callee(entry).endswith("BlockSpec"):
             return None
         found.append(_spec(entry, scope))
     return found
+
+
+def _no_block(node: ast.expr | None) -> bool:
+    """Whether it is ``pl.no_block_spec``, which stands for the whole array."""
+    return isinstance(node, ast.Attribute) and node.attr == "no_block_spec"
 
 
 def _spec(node: ast.Call, scope: Scope) -> Spec:

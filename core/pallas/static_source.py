@@ -62,7 +62,7 @@ def scan_text(
             raise UsageError(f"no function {function!r} in the file", path=path)
         reached = reached_from(tree, name)
         sites = [site for site in sites if site.function in reached]
-    reports = [_report(site, path) for site in sites]
+    reports = [_report(site, path, columns) for site in sites]
     whole = [
         site
         for site in sites
@@ -104,24 +104,33 @@ class Columns:
             return offset + 1
         return len(source.encode("utf-8", "replace")[:offset].decode("utf-8", "ignore")) + 1
 
+    def end_of(self, node: ast.expr) -> int:
+        """The 1-based column behind an expression, or behind its first line where it goes on."""
+        if node.end_lineno == node.lineno:
+            return self.of(node.lineno, node.end_col_offset or 0)
+        source = self._lines[node.lineno - 1] if 0 < node.lineno <= len(self._lines) else ""
+        return len(source.rstrip()) + 1
+
 
 # -- what is told
 
 
-def _report(site: Site, path: str) -> CallReport:
+def _report(site: Site, path: str, columns: Columns) -> CallReport:
     known = site.grid is not None and None not in site.grid
     rows: list[Mapping[str, Any]] = []
     for kind, specs in (("input", site.inputs), ("output", site.outputs)):
         for number, spec in enumerate(specs or ()):
+            whole = (_array_shape(site, kind, number) or ()) if spec.whole else ()
+            block = [dimension_text(spec, d) for d in range(len(spec.shape or ()))] or list(map(str, whole))
             rows.append(
-                {"name": f"{kind} {number}", "kind": kind,
-                 "block": [dimension_text(spec, d) for d in range(len(spec.shape or ()))],
+                {"name": f"{kind} {number}", "kind": kind, "block": block,
                  "array": _array_text(site, kind, number), "space": spec.space or "default", "blocks": None}
             )  # fmt: skip
     return CallReport(
         name=site.name, function=site.function, file=path, line=site.node.lineno, grid=site.grid,
         steps=math.prod(n for n in site.grid or () if n is not None) if known else None, backend=site.backend,
-        operands=tuple(rows),
+        operands=tuple(rows), column=columns.of(site.node.lineno, site.node.col_offset),
+        end_column=columns.end_of(site.node),
     )  # fmt: skip
 
 
@@ -227,10 +236,11 @@ def _unknown(sites: Sequence[Site], path: str, columns: Columns) -> Iterator[Fin
     more = f" (and parts of {len(others)} other {call}, line{'s'[: len(lines) > 1]} {shown})" if others else ""
     node = site.node
     end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+    title = "this pallas_call" if site.name == "pallas_call" else site.name
+    verb = "is" if what == "grid" and not others else "are"
     yield Finding(
         "unsupported", CODES["unsupported"].severity,
-        f"{what} of {site.name}{more} {'are' if others or ' and ' in what or what != 'grid' else 'is'} computed:"
-        " --trace gives the exact blocks",
+        f"{what} of {title}{more} {verb} computed: --trace gives the exact blocks",
         path, node.lineno, columns.of(node.lineno, node.col_offset), end_line, columns.of(end_line, end),
         call=site.name, function=site.function, call_line=node.lineno,
     )  # fmt: skip

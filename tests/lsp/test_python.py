@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from hloscope.lsp.positions import Encoding, TextLines
+from hloscope.lsp.python import traced
+
 URI = "file:///kernels/wrong.py"
 
 
@@ -111,6 +114,35 @@ def test_hover_is_about_what_is_under_the_cursor(shared: Any) -> None:
     assert "grid 2 × 3 · 6 steps" in value and under.startswith("pltpu.PrefetchScalarGridSpec(")
     value, under = said("VMEM(")
     assert value.startswith("- k, scratch ") and under == 'pltpu.VMEM((8, 128), "f4")'
+
+
+COMPUTED = """def f(x=jnp.ones((4, 32, 128), jnp.float32)):
+    return pl.pallas_call(lambda x_ref, o_ref: None, grid=(4, 4), in_specs=[
+        pl.BlockSpec((pl.squeezed, pl.Blocked(8), pl.Element(128, padding=(0, 8))), lambda i, j: (i, j, 0))])(x)
+def g(x, n):
+    y = pl.pallas_call(make(n), grid=(n,), in_specs=[pl.BlockSpec((n, 128), lambda i: (i, 0))], out_shape=x)(x)
+"""
+
+
+def test_hover_says_what_it_knows_and_no_more(shared: Any) -> None:
+    client, uri = shared.client, "file:///kernels/pallas_computed.py"
+    client.open(uri, COMPUTED, language="python")
+    said = client.at("hover", uri, 1, 15)["contents"]["value"]
+    assert said.startswith("**pallas_call** of `<lambda>`\n")
+    assert "block `(None, 8, Element(128, padding=(0, 8)))` of 4,096 bytes" in said
+    said = client.at("hover", uri, 4, 10)["contents"]["value"]
+    assert said.startswith("**pallas_call**\n") and "at least" not in said
+    assert "block `(?, 128)`" in said and said.endswith("does not give the sizes of its blocks in bytes")
+
+
+def test_a_finding_of_one_place_marks_what_stands_there() -> None:
+    row = {"file": "", "severity": "information", "code": "unsupported", "message": "é", "fix": None}
+    rows = [{**row, "line": 5, "column": column, "end_line": 5, "end_column": column} for column in (1, 9, 200)]
+    lines = TextLines.of(COMPUTED)
+    marked = traced("file:///a.py", "a.py", {"findings": rows})(lines, Encoding.UTF16)
+    text = COMPUTED.split("\n")[4]
+    shown = [text[one.range.start.character : one.range.end.character] for one in marked[:2]]
+    assert shown == [text.strip(), text[8:]]
 
 
 def test_python_without_pallas_has_nothing(shared: Any) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hloscope.core.errors import UsageError
+from hloscope.core.pallas.checks.finding import Finding
+from hloscope.core.pallas.checks.undecided import said_once
 from hloscope.core.pallas.report import analyse
 from hloscope.core.pallas.static_source import scan_text
+from hloscope.core.pallas.untraced import untraced_findings
 
 HEADER = "import jax\nfrom jax.experimental import pallas as pl\nfrom jax.experimental.pallas import tpu as pltpu\n"
 
@@ -331,3 +335,25 @@ def test_a_dimension_of_the_grid_on_which_nothing_depends(body: str, index_map: 
     if found:
         assert (said[0].line - HEADER.count("\n"), said[0].severity) == (10, "information")
         assert "dimension 2 of the grid" in said[0].message and "computed 3 times" in said[0].message
+
+
+def test_what_no_trace_reached_keeps_what_its_text_shows(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.py"
+    path.write_text(HEADER + FAULTY["an index map"] + FAULTY["an uncovered row"].replace("def f(", "def g("))
+    calls, _ = scan_text(path.read_text(), str(path))
+    places = {one.function: (one.file, one.line) for one in calls}
+    refusal = Finding("trace-refused", "error", "jax's words", str(path), places["g"][1], 1, 1, 1)
+
+    def told(function: str | None, traced: list[str], refused: list[str]) -> list[tuple[str, str | None, int]]:
+        found = untraced_findings(str(path), function, None, [places[one] for one in traced], [refusal], refused)
+        return [(one.code, one.function or one.call, one.line) for one in found]
+
+    assert told(None, ["f", "g"], []) == told("f", ["f"], []) == []
+    line = places["g"][1]
+    assert told("g", [], ["g"]) == told(None, ["f"], ["g"]) == [("output-never-written", "g", line + 3)]
+    assert told(None, ["f"], [])[1:] == [("unsupported", "kernel", line)]
+    # What jax said of a line is not said again, and what two calls leave open is said once.
+    open_ = Finding("unsupported", "information", "not checked", str(path), 3, 1, 3, 1)
+    others = [replace(open_, line=line) for line in (7, 7, 9)]
+    once = said_once([open_, refusal, *others])
+    assert [one.message for one in once] == ["not checked (so at lines 7, 9)", "jax's words"]

@@ -94,37 +94,31 @@ class BufferAssignmentPass:
 def record(assignment: BufferAssignment, ledger: Recorder) -> None:
     """Put an assignment's refusals, placements and peak into a ledger."""
     for one in assignment.refusals:
-        ledger.emit(
-            BufferRefusal(
-                subject=one.value.instruction.name,
-                computation=one.value.instruction.parent.name,
-                verdict="refused",
-                code=one.code,
-                index=index_text(one.value.index),
-                allocation=assignment.renumbered.get(one.allocation, one.allocation),
-                other=one.other.short() if one.other is not None else None,
-                want=one.want,
-                have=one.have,
-            )
-        )
+        instruction = one.value.instruction
+        ledger.emit_values(
+            BufferRefusal,
+            "refused",
+            one.code,
+            (
+                instruction.name, instruction.parent.name, None, index_text(one.value.index),
+                assignment.renumbered.get(one.allocation, one.allocation),
+                None if one.other is None else one.other.short(), one.want, one.have,
+            ),
+        )  # fmt: skip
     steps: Mapping[HloValue, PlacementStep] = {
         step.value: step for placement in assignment.placements.values() for step in placement.steps
     }
     for value, allocation, chunk in assignment.placed():
-        step = steps.get(value)
-        ledger.emit(
-            BufferPlacement(
-                subject=value.instruction.name,
-                computation=value.instruction.parent.name,
-                verdict="placed",
-                code=allocation.kind,
-                index=index_text(value.index),
-                allocation=allocation.index,
-                offset=chunk.offset,
-                size=chunk.size,
-                gaps=_gaps(step) if step is not None else None,
-            )
-        )
+        step, instruction = steps.get(value), value.instruction
+        ledger.emit_values(
+            BufferPlacement,
+            "placed",
+            allocation.kind,
+            (
+                instruction.name, instruction.parent.name, None, index_text(value.index), allocation.index,
+                chunk.offset, chunk.size, None if step is None else _gaps(step),
+            ),
+        )  # fmt: skip
     memory = map_of_assignment(assignment)
     most = -1
     for tick, used in memory.profile:

@@ -6,9 +6,11 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tests.tui.settling import settle
+from tests.tui.terminal import ShownApp
 from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input, Static, TextArea
@@ -33,19 +35,21 @@ DUMPS = ROOT / "fixtures" / "dumps"
 CPU, GPU, TPU = DUMPS / "cpu", DUMPS / "gpu_narrow", DUMPS / "tpu"
 
 SIZES = ((80, 24), (160, 50))
+SMALL = (132, 24)
+"""Panes beside one another, and little to draw."""
 
 
 @asynccontextmanager
 async def dashboard(
     path: Path | str,
     *,
-    size: tuple[int, int] = (160, 50),
+    size: tuple[int, int] = SMALL,
     start: Place | None = None,
     other: str | None = None,
     state: State | None = None,
 ) -> AsyncGenerator[Pilot[None]]:
     with load(str(path)) as run:
-        app = DashboardApp(run, start=start, other=other, state=state)
+        app = ShownApp(run, start=start, other=other, state=state)
         async with app.run_test(size=size) as pilot:
             await settle(pilot)
             yield pilot
@@ -95,6 +99,7 @@ async def test_every_screen_draws_itself_at_every_size() -> None:
             for name, key, title in SCREENS:
                 await press(pilot, "minus" if key == "-" else key)
                 shown = picture(pilot)
+                assert cast("ShownApp", pilot.app).shown == shown, name
                 assert len(shown) == size[1] and all(len(line) <= size[0] for line in shown)
                 assert title in shown[0]
                 assert name in status(pilot)
@@ -119,9 +124,17 @@ async def test_the_overview_names_what_is_worth_looking_at_and_letters_go_there(
         assert "none in the stages" in found
         assert ", writes " in label(pilot, "#title")
         strip = pilot.app.screen.query_one(StripChart)
-        before = strip.cursor
+        app = cast("ShownApp", pilot.app)
+        before, app.drawn = strip.cursor, 0
         await press(pilot, "right_square_bracket")
+        # Only what changed is sent, and it is all that changed: the strip, the pass in words, the status line.
+        assert 0 < app.drawn <= strip.size.width * (strip.size.height + 2) and app.shown == picture(pilot)
         assert strip.cursor > before and f"[{strip.cursor}]" in label(pilot, "#title")
+        # The question line has its place already: nothing above it is laid out or drawn again but what lost the focus.
+        app.drawn = 0
+        await press(pilot, "slash")
+        assert "search this pane" in app.shown[-1] and app.drawn <= strip.size.width * (strip.size.height + 2)
+        await press(pilot, "escape")
         stage = strip.cursor
         await press(pilot, "enter")
         assert f"stages › {stage}/26" in status(pilot)
@@ -416,7 +429,9 @@ async def test_history_marks_goto_palette_and_what_is_restored(tmp_path: Path) -
         assert "Of every stage" in shown and "Can two share" not in shown and "Mark this place" in shown
         await press(pilot, "escape", "colon")
         assert pilot.app.screen.id != "stages"
-        await press(pilot, "escape", "colon", *"schedule: to the peak", "enter")
+        await press(pilot, "escape", "colon")
+        pilot.app.screen.query_one(Input).value = "schedule: to the pea"
+        await press(pilot, "k", "enter")
         assert "schedule" in status(pilot)
         await press(pilot, "b", "T")
         theme = pilot.app.theme

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from textual import on
 from textual.binding import Binding, BindingType
+from textual.reactive import Reactive
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Input, Static
 from textual.worker import Worker, get_current_worker
 
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.geometry import Region, Size
     from textual.strip import Strip
-    from textual.widget import Widget
 
     from hloscope.core.views.run import Run
     from hloscope.tui.app import DashboardApp
@@ -89,6 +90,9 @@ class RunScreen(Screen[None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (LEAST[0], "-narrow"), (WIDE, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (LEAST[1], "-tall")]
+
+    # Those who lose and get the focus draw themselves anew; the others look the same.
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "ask('search')", "Search", key_display="/"),

@@ -155,6 +155,7 @@ class IndexParts:
     # ---- the end
     def finish(self) -> Columns:
         """Close what is open, resolve what is left and put the columns together."""
+        lost = self.truncated
         if self.open:
             self.truncated = True
             at = self.computations[self.open[0]].name
@@ -213,7 +214,7 @@ class IndexParts:
             module_name=self.module_name,
             attributes=self.attributes,
             tables=self.tables,
-            findings=self._all_findings(columns, undefined_calls),
+            findings=self._all_findings(columns, undefined_calls, lost=lost),
             truncated=self.truncated,
         )
 
@@ -265,15 +266,17 @@ class IndexParts:
         self.has_inline = False
         return [column[order] for column in columns]
 
-    def _all_findings(self, columns: list[np.ndarray], undefined_calls: list[tuple[int, str]]) -> list[Finding]:
-        """The findings, those of names with their spans; a text that is cut off may lack what it names."""
+    def _all_findings(
+        self, columns: list[np.ndarray], undefined_calls: list[tuple[int, str]], *, lost: bool
+    ) -> list[Finding]:
+        """The findings, those of names with their spans; what is `lost` in a text that is cut off may define names."""
         names, name_ends = columns[2], columns[3]
         out = self.findings
         for row, first in self.resolver.duplicates:
             span, at = (int(names[row]), int(name_ends[row])), (int(names[first]), int(name_ends[first]))
             related = ((*at, "the first definition is here"),)
             out.append(Finding("duplicate", f"{self.text[slice(*span)]} is defined twice", *span, related=related))
-        if self.truncated:
+        if lost:
             return out
         ends = {c.runs[0][0]: c.stop for c in self.computations if c.runs}
         for begin, word in self.resolver.undefined:

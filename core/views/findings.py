@@ -75,23 +75,27 @@ def findings_of_whole_computations(index: ModuleIndex, faults: Iterable[int] = (
     A computation that calls one with a fault, or one that the text does not define, is left out with it. Nothing is
     said of a text whose header has the fault, or that is too large for a quick answer.
     """
-    wrong = [*faults, *(one.offset for one in index.errors)]
+    cut = {one.offset for one in index.errors if one.code == "truncated"}
+    wrong = [*faults, *(one.offset for one in index.errors if one.offset not in cut)]
     bodies = index.computations
     if not bodies or any(offset < bodies[0].span[0] for offset in wrong):
         return []
     if any(one.span[0] < before.span[1] for before, one in pairwise(bodies)):
         return []
+    # Of the last, no more than its end may be missing.
+    unclosed = {one.number for one in bodies[-1:] if one.name_span[0] in cut}
     broken = {
         number
         for number, one in enumerate(bodies)
-        if index.source[one.span[1] - 1] != "}" or any(one.span[0] <= at <= one.span[1] for at in wrong)
+        if (index.source[one.span[1] - 1] != "}" and number not in unclosed)
+        or any(one.span[0] <= at <= one.span[1] for at in wrong)
     }
     for _ in range(_MOST_LOOKS):
         broken = _with_callers(index, broken)
         whole = [number for number in range(len(bodies)) if number not in broken]
         if not whole:
             return []
-        found, faulty = _looked_at(index, whole, broken)
+        found, faulty = _looked_at(index, whole, broken, unclosed)
         if found is None:
             return []
         if not faulty:
@@ -117,9 +121,14 @@ def _with_callers(index: ModuleIndex, broken: Iterable[int]) -> set[int]:
     return out
 
 
-def _looked_at(index: ModuleIndex, wanted: list[int], broken: Collection[int]) -> tuple[list[Finding] | None, set[int]]:
+def _looked_at(
+    index: ModuleIndex, wanted: list[int], broken: Collection[int], unclosed: Collection[int] = ()
+) -> tuple[list[Finding] | None, set[int]]:
     """What the verifier finds in computations and in the calls of them that stand in none of the `broken`; and those
-    that the reader does not take, of which the calls count as those around them. None where they are too large."""
+    that the reader does not take, of which the calls count as those around them. None where they are too large.
+
+    Those that are `unclosed` get their brace.
+    """
     callers = {
         number: [i for i in index.callers(number) if index.computation_of(i) not in broken][:_MOST_CALLERS]
         for number in wanted
@@ -127,7 +136,7 @@ def _looked_at(index: ModuleIndex, wanted: list[int], broken: Collection[int]) -
     needed = _needed(index, [*wanted, *(one for rows in callers.values() for i in rows for one in index.called(i))])
     if needed is None:
         return None, set()
-    bodies = [index.source[slice(*index.computation(number).span)] for number in needed]
+    bodies = [index.source[slice(*index.computation(n).span)] + "\n}" * (n in unclosed) for n in needed]
     entry = index.columns.entry
     rows = list(dict.fromkeys(i for group in callers.values() for i in group if index.computation_of(i) not in wanted))
     if entry not in needed:

@@ -109,6 +109,15 @@ def test_a_fault_in_one_computation_hides_nothing_in_the_others(shared: Any, old
     assert ("operand-count", 4) in [(one["code"], one["range"]["start"]["line"]) for one in found]
 
 
+def test_a_missing_last_brace_hides_nothing_in_front_of_it() -> None:
+    text = HALF.removesuffix("}\n").replace("f32[4]{0} subtract(%k2, %x)", "f32[5]{0} subtract(%k2, %x)")
+    index = ModuleIndex.from_text(text)
+    assert [one.code for one in index.errors] == ["truncated"]
+    assert ("shape-mismatch", "main") in [(one.code, one.computation) for one in findings_of_whole_computations(index)]
+    undefined = ModuleIndex.from_text(text.replace("(%k2, %x)", "(%k2, %y)"))
+    assert [one.message for one in undefined.errors][1:] == ["instruction y is not defined"]
+
+
 def test_what_calls_a_computation_with_a_fault_is_left_out() -> None:
     def codes(text: str) -> list[tuple[str, str | None]]:
         found = findings_of_whole_computations(ModuleIndex.from_text(text))

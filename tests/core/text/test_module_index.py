@@ -222,9 +222,12 @@ def test_more_findings() -> None:
 
 
 def test_truncated_text_does_not_complain_of_what_it_lost() -> None:
-    text = FORMS["late"]
-    cut = index(text[: text.index("  p = ")])
-    assert cut.truncated and [d.code for d in cut.diagnostics] == ["truncated"] and cut.operands(0) == [-1]
+    text = FORMS["late"].replace("  p =", "  q = f32[4] abs(n)\n  p =")
+    lost = index(text[: text.index("n)\n  p = ")])
+    assert lost.truncated and "undefined" not in [d.code for d in lost.diagnostics] and lost.operands(0) == [-1]
+    # Whole lines: a name must stand before its use, so no end of the text could define it.
+    cut = index(text[: text.index("  q = ")])
+    assert cut.truncated and [d.code for d in cut.diagnostics] == ["truncated", "undefined"]
 
 
 @pytest.mark.parametrize("text", ["", "\n", "\0\1\2", "}", "{", '"', "HloModule", "ENTRY", "= = =", "%", "a" * 5000])

@@ -43,6 +43,7 @@ class FusionQueue:
         waiting: dict[str, float] = {}
         self._saves: dict[int, float] = {}
         """By the number of a row, what its producer saves by then."""
+        self._whole: dict[int, float] = {}
         made: set[str] = set()
         for at, row in enumerate(rows):
             if row.verdict == "fused":
@@ -51,6 +52,8 @@ class FusionQueue:
                 # Of what waits already only the change through the new readers is written down.
                 before = waiting.get(row.producer, 0.0) if row.producer not in made else 0.0
                 self._saves[at] = before + row.us_unfused - row.us_fused
+                if before:
+                    self._whole[id(row)] = self._saves[at]
             if at % APART == 0:
                 self._kept.append(dict(waiting))
             self._go_on(waiting, at)
@@ -91,6 +94,10 @@ class FusionQueue:
         """The next decision after a step that takes something out of the queue."""
         at = bisect_right(self._ends, bisect_right(self._steps, step) - 1)
         return self._rows[self._ends[at]] if at < len(self._ends) else None
+
+    def whole(self, row: FusionRow) -> float | None:
+        """Microseconds that a producer saves in all, where the row tells only by how much that has changed."""
+        return self._whole.get(id(row))
 
     def about(self, name: str) -> list[FusionRow]:
         """Decisions in which an instruction is producer, consumer or result."""

@@ -68,7 +68,10 @@ def test_what_waits_is_told_by_how_much_it_changed_and_a_fusion_anew() -> None:
         row(4, "a", "priority", -0.5, consumers=("f",)),
         row(5, "f", "priority", 0.75),
     ]
-    assert FusionQueue(rows).after(5, 9) == (2, [("a", 2.5), ("f", 0.75)])
+    queue = FusionQueue(rows)
+    assert queue.after(5, 9) == (2, [("a", 2.5), ("f", 0.75)])
+    # The row that says so tells the change alone.
+    assert [whole for row in rows if (whole := queue.whole(row)) is not None] == [2.5]
 
 
 def test_the_compiler_takes_what_saves_most(fixtures: Path) -> None:

@@ -15,7 +15,7 @@ from hloscope.tui.navigation import Place
 from hloscope.tui.questions import first_reader
 from hloscope.tui.screens.base import Work
 from hloscope.tui.screens.two_panes import TwoPanesScreen
-from hloscope.tui.show import bar, clipped, columns, names, show_bytes, show_us
+from hloscope.tui.show import bar, clipped, columns, counted, names, show_bytes, show_us
 
 if TYPE_CHECKING:
     from hloscope.core.views.run import Run
@@ -112,7 +112,7 @@ priority: a place in the queue, with the time that fusing would save; ineligible
                 str(row.step),
                 row.verdict,
                 show_bytes(row.bytes),
-                _saved(row),
+                self._saved(row),
                 row.producer,
                 names(row.consumers, 2) or _because(row),
             )
@@ -171,7 +171,12 @@ priority: a place in the queue, with the time that fusing would save; ineligible
                 plain("estimated time", "heading"),
                 *_bars({"unfused": item.us_unfused, "fused": item.us_fused}),
             ]
-            out.append(plain(f"  {'saves':<10} {show_us(item.us_unfused - item.us_fused)}"))
+            saves = show_us(item.us_unfused - item.us_fused)
+            if self._replay is not None and self._replay.whole(item) is not None:
+                # It waited already: what is written down is about the readers that it got since.
+                out[-3] = plain("estimated time with its new readers", "heading")
+                saves += f" more, {self._saved(item)} in all"
+            out.append(plain(f"  {'saves':<10} {saves}"))
         if item.bytes is not None:
             word = "spared" if item.verdict == "fused" else "to pay"
             out.append(plain(f"  memory traffic {word}: {show_bytes(item.bytes)}"))
@@ -190,6 +195,13 @@ priority: a place in the queue, with the time that fusing would save; ineligible
         out += [plain(), plain("f asks why this pair; a asks about any two; w tells all of the instruction")]
         return out
 
+    def _saved(self, row: FusionRow) -> str:
+        """What fusing saves in all, also where only a change of it was written down."""
+        whole = self._replay.whole(row) if self._replay is not None else None
+        if whole is None and row.us_unfused is not None and row.us_fused is not None:
+            whole = row.us_unfused - row.us_fused
+        return "-" if whole is None else show_us(whole)
+
     def _queue_lines(self, item: FusionRow) -> list[Line]:
         """The queue as it stands after a step, what comes out of it next on top."""
         if self._replay is None or not self._replay.known:
@@ -197,7 +209,7 @@ priority: a place in the queue, with the time that fusing would save; ineligible
         count, waiting = self._replay.after(item.step, _QUEUE)
         following = self._replay.following(item.step)
         of = f" of {item.computation}" if item.computation is not None else ""
-        out = [plain(), plain(f"the queue{of} after step {item.step}: {count:,} producers", "heading")]
+        out = [plain(), plain(f"the queue{of} after step {item.step}: {counted(count, 'producer')}", "heading")]
         most = max((saved for _, saved in waiting), default=0.0)
         for name, saved in waiting:
             mark = "▶" if following is not None and name == following.producer else " "
@@ -316,10 +328,6 @@ priority: a place in the queue, with the time that fusing would save; ineligible
 
 def _because(row: FusionRow) -> str:
     return (row.reason or "").removeprefix("not fusing because ").removeprefix("because ")
-
-
-def _saved(row: FusionRow) -> str:
-    return show_us(row.us_unfused - row.us_fused) if row.us_unfused is not None and row.us_fused is not None else "-"
 
 
 def _bars(times: Mapping[str, float]) -> list[Line]:

@@ -132,7 +132,15 @@ a fusion, loop or call is one node; z goes inside, and from a parameter of the i
 
         def put(facts: WhyFacts) -> None:
             last = facts.passes[-1] if facts.passes else None
-            now = f", there now as {last.other}" if last is not None and last.other else ""
+            other = last.other if last is not None else None
+            index = self._index if stage == self._stage else None
+            node = index.find(other) if index is not None and other else None
+            if last is not None and node is not None:
+                self._begin(node)
+                self.at(self.where())
+                self.say(f"stage {stage} has no {name}: {other} does its work in {last.inside or 'its place'}")
+                return
+            now = f", later {other} does its work" if other else ""
             span = f"stages {facts.first_stage:,} to {facts.last_stage:,} have it"
             self.say(f"stage {stage} has no {name}: {span}{now}")
 

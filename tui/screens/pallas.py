@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -174,7 +174,7 @@ without --trace the file is only parsed; --trace imports it in a child process, 
         for one in calls:
             grid = "×".join("?" if bound is None else str(bound) for bound in one.get("grid") or []) or "-"
             steps = f"{one['steps']:,}" if one.get("steps") is not None else "?"
-            rows.append((str(one.get("name")), str(one.get("line")), grid, steps))
+            rows.append((_named(one), str(one.get("line")), grid, steps))
         first, *texts = columns(rows, right=(1, 3))
         if calls:
             lines.append(plain(f"  {first}"))
@@ -198,6 +198,10 @@ without --trace the file is only parsed; --trace imports it in a child process, 
             plain(f"  {one.get('message')}", ""),
         ]
         out.append(Line(f"  at {place.file}:{place.line}  (e opens it)", "note", item=place))
+        if one.get("call"):
+            told = f"  in the call of {one['call']}" + (f", made by {one['function']}" if one.get("function") else "")
+            made = _Place(place.file, int(one["call_line"])) if one.get("call_line") else place
+            out.append(Line(told + (f" in line {made.line}" if one.get("call_line") else ""), "note", item=made))
         out += self._excerpt(place)
         for other in one.get("related") or []:
             at = _Place(str(other.get("file")), int(other.get("line") or 1))
@@ -216,6 +220,9 @@ without --trace the file is only parsed; --trace imports it in a child process, 
             "related",
             "fix",
             "origin",
+            "call",
+            "function",
+            "call_line",
         )
         rest = {key: value for key, value in one.items() if key not in known and value not in (None, "", [], {}, 0)}
         return out + [plain(f"  {key} {value}") for key, value in rest.items()]
@@ -240,7 +247,7 @@ without --trace the file is only parsed; --trace imports it in a child process, 
         operands = cast("list[dict[str, Any]]", one.get("operands") or [])
         held = _held(schedule, [str(row.get("name")) for row in operands])
         self._step = max(0, min(self._step, len(schedule) - 1))
-        out = [Line(f"{one.get('name')}  {place.file}:{place.line}", "heading", item=place)]
+        out = [Line(f"{_named(one)}  {place.file}:{place.line}", "heading", item=place)]
         if one.get("bytes_moved") is not None:
             out.append(plain(f"  moved by the pipeline: {show_bytes(one['bytes_moved'])}"))
         out += [plain(), *self._grid(one, schedule)]
@@ -381,6 +388,12 @@ def _text(path: str) -> list[str]:
         return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
+
+
+def _named(call: Mapping[str, Any]) -> str:
+    """A call's name, and which run of it where it runs more than once."""
+    turn = call.get("turn") or 1
+    return f"{call.get('name')}, run {turn}" if turn > 1 else str(call.get("name"))
 
 
 def _only_read(words: str) -> str:

@@ -1,7 +1,9 @@
 """Bytes that an instruction of a text reads and writes in memory, where pieces of an array count as pieces.
 
 A slice reads what it gives, an update in place reads and writes what it puts in, a fusion reads of an array only what
-its body takes out of it. Source: ``openxla/xla:xla/service/hlo_cost_analysis.cc#HandleDynamicUpdateSlice``,
+its body takes out of it. Read from the index alone, for whole schedules and timelines; the cost of one instruction
+(`hloscope.core.views.cost_facts`) follows the compiler's own model, which differs where a fused body takes the same
+piece several times or scatters. Source: ``openxla/xla:xla/service/hlo_cost_analysis.cc#HandleDynamicUpdateSlice``,
 ``#HandleDynamicSlice``, ``#HandleGather``, ``#HandleScatter``, ``#FusionParameterReadBytes``.
 """
 
@@ -16,9 +18,12 @@ if TYPE_CHECKING:
 
 _FREE = frozenset(
     ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "add-dependency", "while", "call",
-     "conditional", "partition-id", "replica-id", "async-update")
+     "conditional", "partition-id", "replica-id", "async-update", "optimization-barrier")
 )  # fmt: skip
 """Opcodes that move nothing themselves; for those that call, what they call is counted."""
+
+IN_PLACE = frozenset(("dynamic-update-slice", "scatter", "fusion"))
+"""Opcodes that may write less than their result."""
 
 _TAKES = frozenset(("slice", "dynamic-slice", "gather"))
 """Opcodes that read of their first operand no more than they give."""
@@ -39,7 +44,7 @@ class BytesMoved:
         """Bytes read and written by one run of an instruction; of an asynchronous pair the end counts."""
         index = self._index
         opcode = index.opcode(i)
-        if opcode in _FREE or opcode.endswith("-start"):
+        if is_free(opcode):
             return 0
         operands = index.operands(i)
         if opcode.endswith("-done") and operands and operands[0] >= 0:
@@ -54,6 +59,16 @@ class BytesMoved:
                 read = sum(pieces.get(place, self._size(j)) for place, j in enumerate(operands))
                 return read + written
         return self._written(i) + sum(self._read(i, place) for place in range(len(operands)))
+
+    def written(self, i: int) -> int:
+        """Bytes written by one run of an instruction; of an asynchronous pair the end counts."""
+        index = self._index
+        if is_free(index.opcode(i)):
+            return 0
+        called = index.called(i)
+        if index.opcode(i) == "fusion" and called and called[0] >= 0:
+            return self._body(called[0])[0]
+        return self._written(i)
 
     def _written(self, i: int) -> int:
         """Bytes that an instruction writes."""
@@ -127,11 +142,17 @@ class BytesMoved:
         shape = int(self._shapes[i])
         found = self._sizes.get(shape)
         if found is None:
-            found = self._sizes[shape] = _bytes(self._index.columns.shape_texts[shape])
+            found = self._sizes[shape] = bytes_of(self._index.columns.shape_texts[shape])
         return found
 
 
-def _bytes(text: str) -> int:
+def is_free(opcode: str) -> bool:
+    """Whether instructions of an opcode move nothing themselves. What an asynchronous start brings is its end's."""
+    return opcode in _FREE or opcode.endswith("-start")
+
+
+def bytes_of(text: str) -> int:
+    """Bytes of a shape's text; 0 where they are not known."""
     from hloscope.core.hlo.shape import Shape
 
     try:

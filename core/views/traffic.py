@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hloscope.core.errors import HloscopeError
+from hloscope.core.views.moved import IN_PLACE, BytesMoved, bytes_of, is_free
 from hloscope.core.views.stages import check
 
 if TYPE_CHECKING:
@@ -15,17 +15,11 @@ if TYPE_CHECKING:
     from hloscope.core.text.module_index import ModuleIndex
     from hloscope.core.views.run import Run
 
-_WRITE_NOTHING = frozenset(
-    ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "add-dependency", "while", "call",
-     "conditional", "optimization-barrier")
-)  # fmt: skip
-
-
 def bytes_written(
     run: Run, *, cancelled: Callable[[], bool] | None = None, progress: Callable[[int, int], None] | None = None
 ) -> dict[int, int]:
-    """For each row of the timeline the bytes of all results that its module writes to memory: not those inside fusions
-    and reducers, nor of opcodes that only name memory. Loops count once. Stages that are equal are read once."""
+    """For each row of the timeline the bytes that its module writes to memory (as `BytesMoved.written` counts them): not
+    inside fusions and reducers, nor of opcodes that only name memory. Loops count once. Equal stages are read once."""
     out: dict[int, int] = {}
     known: dict[bytes, int] = {}
     total = len(run.outline)
@@ -46,21 +40,13 @@ def _written(index: ModuleIndex) -> int:
         return 0
     inner = {"fusion", "reduce", "reduce-window", "map", "scatter", "sort", "select-and-scatter", "all-reduce",
              "reduce-scatter"}  # fmt: skip
-    # The result of an asynchronous start repeats its operands; what it brings is the result of its end.
-    silent = np.array([n in _WRITE_NOTHING or n.endswith("-start") or n == "async-update" for n in c.opcode_names])
-    writes = ~silent[c.opcode_ids]
+    writes = ~np.array([is_free(name) for name in c.opcode_names])[c.opcode_ids]
     hides = np.array([name in inner for name in c.opcode_names], bool)[c.opcode_ids]
     hidden = {called for i in np.flatnonzero(hides).tolist() for called in index.called(i) if called >= 0}
     for number in hidden:
         writes[c.computation_begins[number] : c.computation_ends[number]] = False
-    counts = np.bincount(c.shape_ids[writes], minlength=len(c.shape_texts))
-    return sum(_bytes(c.shape_texts[at]) * int(counts[at]) for at in np.flatnonzero(counts).tolist())
-
-
-def _bytes(text: str) -> int:
-    from hloscope.core.hlo.shape import Shape
-
-    try:
-        return Shape.parse(text).byte_size
-    except (HloscopeError, ValueError, KeyError):
-        return 0
+    parts = writes & np.array([name in IN_PLACE for name in c.opcode_names])[c.opcode_ids]
+    moved = BytesMoved(index)
+    counts = np.bincount(c.shape_ids[writes & ~parts], minlength=len(c.shape_texts))
+    whole = sum(bytes_of(c.shape_texts[at]) * int(counts[at]) for at in np.flatnonzero(counts).tolist())
+    return whole + sum(map(moved.written, np.flatnonzero(parts).tolist()))

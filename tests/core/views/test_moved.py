@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hloscope.core.text.module_index import ModuleIndex
 from hloscope.core.views.moved import BytesMoved
+from hloscope.core.views.run import load
+from hloscope.core.views.traffic import bytes_written
 
 TEXT = """HloModule pieces, is_scheduled=true
 
@@ -56,3 +60,16 @@ def test_what_is_read_and_written_of_an_array_counts_and_no_more() -> None:
     assert (found["begun"], found["ended"]) == (0, 2 * WHOLE)
     assert found["plain"] == 2 * WHOLE
     assert found["a"] == 0
+
+
+def test_a_stage_writes_what_its_instructions_write(tmp_path: Path) -> None:
+    path = tmp_path / "pieces.hlo"
+    path.write_text(TEXT)
+    with load(str(path)) as run:
+        total = bytes_written(run)[0]
+    index = ModuleIndex.from_text(TEXT)
+    moved = BytesMoved(index)
+    entry = index.entry
+    assert entry is not None
+    assert total == sum(map(moved.written, range(entry.begin, entry.end)))
+    assert total == ROW + ROW + 3 * WHOLE  # put in place, taken, mixed, copied, negated

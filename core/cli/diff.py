@@ -12,10 +12,11 @@ from hloscope.core.cli.opening import module_option, same_module, say_notes
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.dumps.facts import broken, unfinished
 from hloscope.core.errors import DumpError, UsageError
+from hloscope.core.views.config_keys import CONFIG
 from hloscope.core.views.data import InstructionChange, Source, StageDiff
 from hloscope.core.views.run import Run, diff_runs, label, load
 from hloscope.core.views.stages import module_name
-from hloscope.core.views.why import without_metadata
+from hloscope.core.views.why import part_changes, without_metadata
 
 Line = tuple[str, str]
 """Text and colour (empty for none)."""
@@ -194,6 +195,9 @@ def _change(mark: str, change: InstructionChange) -> Iterator[Line]:
         if what:
             yield f"      - {before}", _COLOURS["-"]
             yield f"      + {after}", _COLOURS["+"]
+            for part, was, now in part_changes(before, after) if "attributes" in change.what else ():
+                if part.startswith(f"{CONFIG}."):
+                    yield f"      {part}: {was or 'absent'} → {now or 'absent'}", ""
 
 
 def _bare(line: str | None, change: InstructionChange) -> str:

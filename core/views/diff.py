@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.hlo.attributes import CALLED, CONTROL, unquote
 from hloscope.core.text.instruction_text import COMMENT, Reference
+from hloscope.core.views.config_keys import CONFIG, same_config
 from hloscope.core.views.data import InstructionChange, StageDiff
 from hloscope.core.views.matching import Matcher, Side, without_layout
 
@@ -171,7 +172,10 @@ class _Comparison:
             if not self._control_agrees(j, i):
                 return True, metadata
         differ = left.keys() != right.keys() or any(
-            right[key] != value and _plain(right[key]) != _plain(value) for key, value in left.items()
+            right[key] != value
+            and _plain(right[key]) != _plain(value)
+            and not (key == CONFIG and same_config(value, right[key]))
+            for key, value in left.items()
         )
         return differ, metadata
 

@@ -6,13 +6,14 @@ index is built only where a name ends or begins, to see whether the instruction 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import HloscopeError, InternalError, UsageError
 from hloscope.core.hlo.shape import Shape
 from hloscope.core.text.instruction_text import InstructionText, scan_instruction
+from hloscope.core.views.config_keys import CONFIG, changed_keys, same_config
 from hloscope.core.views.data import HistoryStep, Place, SourceFrame, WhyFacts
 from hloscope.core.views.narrowed import among, dumped_passes
 from hloscope.core.views.stages import Cancelled, Progress, check
@@ -90,9 +91,19 @@ def differing_parts(before: Line, after: Line) -> tuple[str, ...]:
         bare = (_bare_shape(before.shape), _bare_shape(after.shape))
         parts.append("shape" if bare[0] != bare[1] else "layout")
     for word in ("opcode", "operands", "attributes", "root"):
-        if getattr(before, word) != getattr(after, word):
+        if getattr(before, word) != getattr(after, word) and not (
+            word == "attributes" and _same_attributes(before.attributes, after.attributes)
+        ):
             parts.append(word)
     return tuple(parts)
+
+
+def _same_attributes(before: Sequence[tuple[str, str]], after: Sequence[tuple[str, str]]) -> bool:
+    """Whether two lists differ in nothing but the order of keys in the back end's configuration."""
+    return len(before) == len(after) and all(
+        one == two or (one[0] == two[0] == CONFIG and same_config(one[1], two[1]))
+        for one, two in zip(before, after, strict=True)
+    )
 
 
 def part_changes(before: str, after: str) -> list[tuple[str, str, str]]:
@@ -103,7 +114,10 @@ def part_changes(before: str, after: str) -> list[tuple[str, str, str]]:
         if part == "attributes":
             was, now = dict(first.attributes), dict(last.attributes)
             keys = [key for key in {**was, **now} if was.get(key) != now.get(key)]
-            found += [(key, was.get(key, ""), now.get(key, "")) for key in keys]
+            for key in keys:
+                inside = changed_keys(was.get(key, ""), now.get(key, "")) if key == CONFIG else []
+                whole = (key, was.get(key, ""), now.get(key, ""))
+                found += [(f"{key}.{path}", old, new) for path, old, new in inside] or [whole]
         elif part == "operands":
             found.append((part, ", ".join(first.operands), ", ".join(last.operands)))
         elif part == "root":

@@ -17,6 +17,7 @@ from hloscope.core.hlo.attributes import CONTROL
 from hloscope.core.text.module_index import ModuleIndex
 from hloscope.core.views.data import InstructionChange, StageDiff
 from hloscope.core.views.diff import LONGEST_LINE, diff_indexes
+from hloscope.core.views.why import part_changes
 
 STAGES = Path(__file__).resolve().parents[3] / "fixtures" / "stages"
 FILES = sorted(STAGES.glob("*.txt"))
@@ -95,6 +96,26 @@ def rename(text: str, ix: ModuleIndex, i: int, new: str) -> str:
         out += [text[at:start], new]
         at = end
     return "".join([*out, text[at:]])
+
+
+def test_configurations_of_a_back_end_are_compared_by_key() -> None:
+    """XLA prints their keys in no fixed order (openxla/xla#6796)."""
+    body = "  ROOT r = f32[4]{{0}} custom-call(p), backend_config={0}\n"
+    one, turned, other = (
+        module(body.format(said))
+        for said in (
+            '{"algorithm":"2","gemm":{"alpha":1,"beta":0}}',
+            '{"gemm":{"beta":0,"alpha":1},"algorithm":"2"}',
+            '{"gemm":{"beta":0,"alpha":2},"algorithm":"5"}',
+        )
+    )
+    assert diff(one, turned).empty
+    (change,) = diff(one, other).modified
+    assert change.what == ("attributes",) and change.before is not None and change.after is not None
+    assert part_changes(change.before, change.after) == [
+        ("backend_config.algorithm", '"2"', '"5"'),
+        ("backend_config.gemm.alpha", "1", "2"),
+    ]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

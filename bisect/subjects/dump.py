@@ -24,7 +24,7 @@ from hloscope.bisect.putback import (
     align,
     lay_open,
 )
-from hloscope.bisect.reaching import VARIANTS, Reaching, is_float, varied
+from hloscope.bisect.reaching import VARIANTS, Reaching, is_float, ordinary, varied
 from hloscope.bisect.result import Answer, Culprit, Probe
 from hloscope.bisect.safety import Unsafe
 from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong
@@ -70,6 +70,8 @@ class DumpSearch:
         with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
             search = _Search(self, Path(folder))
             answer = search.run()
+        if self.inputs is not None and answer.verdict == "wrong-stage" and not (self.chosen or self.base):
+            return self._beyond_nan(answer)
         if self.inputs is not None or self.expected is not None or len(self.run_) < 2:
             return answer
         if answer.verdict == "allowed-change":
@@ -101,10 +103,46 @@ class DumpSearch:
             answer.evidence.extend(reaching.left_out())
         return answer
 
-    def _again(self, inputs: Sequence[Array], quick: bool, said: str) -> Answer | None:
+    def _beyond_nan(self, answer: Answer) -> Answer:
+        """The answer on given inputs with NaN or infinities: a sound rewrite may stop the search before the fault.
+
+        x * convert(p) is a select, but not of an infinity. So finite values are tried in their place; where these show
+        nothing, the stages behind the wrong one are held against it, and what is wrong there is told, too.
+        """
+        given = self.inputs or ()
+        stage = answer.culprits[0].stage if answer.culprits else None
+        if stage is None or all(np.isfinite(one.astype(np.float64)).all() for one in given if is_float(one)):
+            return answer
+        source = np.random.default_rng(self.options.seed)
+        finite = [ordinary(one, source) for one in given]
+        name = self.run_.outline[stage].pass_name
+        again = self._again(
+            finite, False, "with ordinary values in place of those that are NaN, infinite or near that", chosen=False
+        )
+        if again is not None:
+            if again.culprits and again.culprits[0].stage != stage:
+                again.evidence.insert(
+                    1,
+                    f"on the inputs as they are stage {stage} ({name}) differs before it, where there are NaN or "
+                    "infinities: it may be sound on what is finite",
+                )
+            return again
+        with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
+            try:
+                rest = _Search(replace(self, base=stage), Path(folder)).run()
+            except HloscopeError:
+                return answer
+        answer.evidence.append(f"stage {stage} ({name}) differs on NaN or infinities only")
+        if rest.verdict == "wrong-stage":
+            answer.evidence.append(f"the stages after it were held against stage {stage}: one of them is wrong, too")
+            answer.evidence.extend(rest.evidence)
+            answer.culprits.extend(rest.culprits)
+        return answer
+
+    def _again(self, inputs: Sequence[Array], quick: bool, said: str, *, chosen: bool = True) -> Answer | None:
         """The answer on other inputs, where they show a stage that computes something else."""
         with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
-            search = _Search(replace(self, inputs=inputs, quick=quick, chosen=True), Path(folder))
+            search = _Search(replace(self, inputs=inputs, quick=quick, chosen=chosen), Path(folder))
             again = search.run()
         if again.verdict != "wrong-stage" or search.by_text:
             return None
@@ -483,7 +521,10 @@ class _Search:
         if not all(np.isfinite(one.astype(np.float64)).all() for one in self._judge.inputs if is_float(one)):
             return False  # whoever gives NaN asks for it
         try:
-            before, after = (lay_open(load_module(self._texts[one]())) for one in (earlier, number))
+            modules = [load_module(self._texts[one]()) for one in (earlier, number)]
+            if rewritten(modules[0], modules[1]):
+                return False  # no rewrite that computes less is a line that says another thing
+            before, after = (lay_open(one) for one in modules)
         except (HloscopeError, InternalError):
             return False
         seen = self._judge.seen_of(earlier, before), self._judge.seen_of(number, after)

@@ -119,7 +119,7 @@ def record(assignment: BufferAssignment, ledger: Recorder) -> None:
                 chunk.offset, chunk.size, None if step is None else _gaps(step),
             ),
         )  # fmt: skip
-    memory = map_of_assignment(assignment)
+    memory = map_of_assignment(assignment, sizes_only=True)
     most = -1
     for tick, used in memory.profile:
         if used > most:

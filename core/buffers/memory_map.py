@@ -213,23 +213,23 @@ class MemoryMap:
 
 
 # ---------------------------------------------------------------- from our own assignment
-def map_of_assignment(assignment: BufferAssignment) -> MemoryMap:
-    """The map of what our pass assigned."""
+def map_of_assignment(assignment: BufferAssignment, *, sizes_only: bool = False) -> MemoryMap:
+    """The map of what our pass assigned; with `sizes_only` without shapes and uses of values, which cost the most."""
     return MemoryMap(
-        [_own_allocation(one, assignment) for one in assignment.allocations],
+        [_own_allocation(one, assignment, sizes_only) for one in assignment.allocations],
         [node.name for node in assignment.live.sequence],
         "core",
     )
 
 
-def _own_allocation(one: BufferAllocation, assignment: BufferAssignment) -> MapAllocation:
-    values = tuple(_own_value(value, one, assignment) for value in one.values())
+def _own_allocation(one: BufferAllocation, assignment: BufferAssignment, sizes_only: bool) -> MapAllocation:
+    values = tuple(_own_value(value, one, assignment, sizes_only) for value in one.values())
     return MapAllocation(
         one.index, one.size, one.color, one.kind, values, one.parameter, one.parameter_index, one.aliased
     )
 
 
-def _own_value(value: HloValue, one: BufferAllocation, assignment: BufferAssignment) -> MapValue:
+def _own_value(value: HloValue, one: BufferAllocation, assignment: BufferAssignment, sizes_only: bool) -> MapValue:
     chunk, tick = one.assigned[value], assignment.live.tick
     return MapValue(
         value.instruction.name,
@@ -237,10 +237,10 @@ def _own_value(value: HloValue, one: BufferAllocation, assignment: BufferAssignm
         one.index,
         chunk.size,
         chunk.offset,
-        value.shape.to_text(layout=False),
+        "" if sizes_only else value.shape.to_text(layout=False),
         assignment.ranges.get(value),
         value.is_phi,
-        tuple(MapUse(use.instruction.name, tick.get(use.instruction)) for use in value.uses),
+        () if sizes_only else tuple(MapUse(use.instruction.name, tick.get(use.instruction)) for use in value.uses),
     )
 
 

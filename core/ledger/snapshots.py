@@ -42,6 +42,8 @@ TIGHT, QUICK = 9, 1
 """Compression levels for what stays and for what is soon replaced; both codecs have them."""
 _ZSTD_FROM = 4096
 """Shorter payloads gain nothing from zstd."""
+_ZLIB_ABOVE = {TIGHT: 40, QUICK: 256}
+"""Payloads of so many bytes stay as they are: setting zlib up takes longer than the rest of a small snapshot."""
 
 
 def pack(raw: bytes, level: int) -> bytes:
@@ -52,7 +54,7 @@ def pack(raw: bytes, level: int) -> bytes:
             import zstandard
 
             return b"\2" + zstandard.ZstdCompressor(level=level).compress(raw)
-    squeezed = zlib.compress(raw, level) if len(raw) > 40 else raw
+    squeezed = zlib.compress(raw, level) if len(raw) > _ZLIB_ABOVE[level] else raw
     return b"\1" + squeezed if len(squeezed) < len(raw) else b"\0" + raw
 
 

@@ -10,10 +10,12 @@ Exit codes: 0 done; 1 the answer is "no"; 2 bad usage or unusable input; 70 a bu
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
@@ -33,6 +35,9 @@ EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 EXIT_TERMINATED = 143
+_OUTPUT = "standard output"
+_NO_ROOM = 64 << 10
+"""Bytes of a disk that is as good as full."""
 
 COMPLETION = "_HLOSCOPE_COMPLETE"
 """Set by a shell that asks for completions; the name is click's convention."""
@@ -132,7 +137,13 @@ def run(args: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; every failure has become one line on stderr."""
     try:
         code = _invoke(list(sys.argv[1:] if args is None else args))
-        sys.stdout.flush()
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            _drop_output()
+            return _fail(f"{_OUTPUT}: {error.strerror}", EXIT_UNUSABLE)
     except HloscopeError as error:
         return _fail(str(error), error.exit_code)
     except click.ClickException as error:
@@ -142,8 +153,7 @@ def run(args: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # The interpreter flushes stdout once more at exit; give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return EXIT_BROKEN_PIPE
     except MemoryError:
         return _fail("out of memory: what was asked takes more than this process may have", EXIT_UNUSABLE)
@@ -165,6 +175,10 @@ def _invoke(args: list[str]) -> object:
 
 def main() -> NoReturn:
     """The console script."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.RawIOBase):
+        # Unbuffered (PYTHONUNBUFFERED), a short write to a full disk would be taken for a whole one.
+        whole = io.BufferedWriter(sys.stdout.buffer)
+        sys.stdout = io.TextIOWrapper(whole, sys.stdout.encoding, sys.stdout.errors, line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -225,10 +239,34 @@ def _unexpected(error: Exception) -> int:
 
         traceback.print_exc()
     if isinstance(error, OSError) and error.strerror:
-        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-        return _fail(f"{where}{error.strerror}", EXIT_UNUSABLE)
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else _full_place(error)
+        return _fail(f"{where}: {error.strerror}" if where else error.strerror, EXIT_UNUSABLE)
     what = " ".join(f"{type(error).__name__}: {error}".split())
     return _fail(f"internal error: {what} (set HLOSCOPE_TRACEBACK=1 to see where)", EXIT_BUG)
+
+
+def _drop_output() -> None:
+    """The interpreter flushes stdout once more at exit; gives it somewhere to go."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _full_place(error: OSError) -> str:
+    """Where there is no room, for an error of writing: that names no file."""
+    import errno
+    import shutil
+    import tempfile
+
+    try:
+        sys.stdout.flush()  # what could not be written still waits there
+    except (OSError, ValueError):
+        _drop_output()
+        return _OUTPUT
+    with suppress(OSError):
+        folder = tempfile.gettempdir()
+        if error.errno == errno.ENOSPC and shutil.disk_usage(folder).free < _NO_ROOM:
+            return folder
+    return ""
 
 
 def _fail(line: str, code: int) -> int:

@@ -239,9 +239,9 @@ class PassContext:
         return run
 
     def pop_run(self, run: PassRun) -> None:
-        """Close the innermost run."""
-        assert self._stack[-1] is run
-        self._stack.pop()
+        """Close a run, with those inside it that an error left open (a ledger that could not be written, say)."""
+        while self._stack.pop() is not run:
+            pass
 
     def stats_of(self, name: str) -> PassStats:
         """The statistics of a pass, empty at first."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,9 @@ from hloscope.core.errors import CompileError, HloscopeError, UsageError
 
 Json = Mapping[str, object]
 """A request or an answer."""
+
+_NO_ROOM = 64 << 10
+"""Bytes: with less, what a child wanted to say had no room."""
 
 _FATAL = re.compile(r"^F[0-9]{4} [0-9:.]+\s+[0-9]+ \S+\] ?(.*)$")
 _LOG = re.compile(r"^[IW][0-9]{4} [0-9:.]+\s+[0-9]+ \S+\] ")
@@ -57,12 +61,18 @@ def run_child(
             except OSError as error:
                 raise CompileError(f"{what} cannot be started: {error}") from None
         if log_path is not None:
-            _keep_log(errors, log_path)
+            try:
+                _keep_log(errors, log_path)
+            except OSError as error:
+                said = (error.strerror or str(error)).lower()
+                raise CompileError(f"the compiler's log cannot be written: {said}", path=log_path) from None
         answer = _answer(answered)
         if answer is not None and "error" in answer:
             raise _told(answer, what)
         if status != 0 or answer is None:
             said = last_line(errors.read_text("utf-8", "replace"))
+            if not said and shutil.disk_usage(folder).free < _NO_ROOM:
+                said = f"no space left in {tempfile.gettempdir()}"
             raise CompileError(f"{what} {_ended(status)}: {said}" if said else f"{what} {_ended(status)}")
         return answer
 

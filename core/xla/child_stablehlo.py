@@ -29,6 +29,8 @@ def main() -> None:
         answer = _convert(request, data)
     except ImportError as error:
         answer = {"missing": error.name or "jaxlib"}
+    except OSError:
+        raise  # a full disk is no fault of the program
     except Exception as error:
         answer = {"refused": str(error)}
         bare = _LOCATION.sub(lambda match: b" " * len(match[0]), data)

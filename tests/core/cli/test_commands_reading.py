@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from hloscope.core.cli import main
+from hloscope.core.ledger import LedgerWriter
 from hloscope.core.views.run import load
 
 BACKENDS = ("cpu", "gpu", "tpu")
@@ -410,17 +414,73 @@ def test_a_full_disk(fixtures: Path, tiny_disk: Path) -> None:
         subprocess.run(["umount", str(tiny_disk)], check=False)
 
 
-def test_a_limit_on_file_size_is_a_full_disk_without_root(fixtures: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept.txt"
-    kept.write_text("precious")
-    ledger = tmp_path / "run.ledger"
-    script = (
-        f"ulimit -f 40; exec {sys.executable} -m hloscope.core.cli.main import {fixtures / 'dumps/tpu'} -o {ledger}"
+@contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """Files of this process and its children end at `size` bytes, as on a full disk."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+DUMPS_AND_FAILS = """
+import os, re, shutil, sys
+folder = re.search("xla_dump_to=([^ ]+)", os.environ["XLA_FLAGS"])[1]
+shutil.copytree(sys.argv[1], folder, dirs_exist_ok=True)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("command", ["import", "opt", "compile", "capture"])
+def test_a_full_disk_without_root(
+    hloscope: Hloscope, fixtures: Path, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump, ledger = fixtures / "dumps/cpu_snapshot", tmp_path / "run.ledger"
+    hlo = next(dump.glob("*before_optimizations.txt"))
+    ledger.write_bytes(old := make_ledger(tmp_path / "old.ledger"))
+    program = [sys.executable, "-c", DUMPS_AND_FAILS, str(dump)]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with no_file_above(24_000):
+        done = {
+            "import": lambda: hloscope("import", dump, "-o", ledger, "--force"),
+            "opt": lambda: hloscope(
+                "opt", "--pipeline", "cpu", hlo, "-o", tmp_path / "o", "--ledger", ledger, "--force"
+            ),
+            "compile": lambda: hloscope("compile", hlo, "-o", ledger, "--force"),
+            "capture": lambda: hloscope("capture", "-o", ledger, "--force", "--", *program),
+        }[command]()
+    assert (done.code, done.out) == (2, "")
+    assert "run.ledger: cannot " in done.err and done.err.count("\n") == 1, done.err
+    assert ledger.read_bytes() == old
+    kept = sorted(one.name for one in tmp_path.iterdir() if one.name not in ("run.ledger", "old.ledger"))
+    if command == "capture":  # what the program did is not lost
+        assert len(kept) == 1 and str(tmp_path / kept[0]) in done.err
+        assert load(str(tmp_path / kept[0])).source.module
+    else:
+        assert kept == []
+
+
+def make_ledger(path: Path) -> bytes:
+    with LedgerWriter(path) as writer:
+        writer.begin_module("m")
+    return path.read_bytes()
+
+
+def test_a_short_write_of_the_output_is_an_error(fixtures: Path, tmp_path: Path) -> None:
+    hlo = max((fixtures / "dumps/cpu").glob("*before_optimizations.txt"))
+    script = f"ulimit -f 4; exec {sys.executable} -m hloscope.core.cli.main parse {hlo} >{tmp_path / 'out'}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 2, done
-    assert done.stderr.startswith("hloscope: ") and done.stderr.count("\n") == 1
-    assert kept.read_text() == "precious"
+    assert (tmp_path / "out").stat().st_size == 4096 < hlo.stat().st_size
+    assert (done.returncode, done.stderr) == (2, "hloscope: standard output: File too large\n")
 
 
 SLOW_IMPORT = """

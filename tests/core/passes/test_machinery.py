@@ -11,7 +11,7 @@ import pytest
 
 from hloscope.core import load
 from hloscope.core.dumps.filenames import parse_name
-from hloscope.core.errors import DumpError, InternalError, UsageError, VerifyError
+from hloscope.core.errors import DumpError, InternalError, LedgerError, UsageError, VerifyError
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.module import HloModule
 from hloscope.core.ledger import LedgerReader, LedgerWriter
@@ -163,6 +163,21 @@ def test_ids_count_rows_in_the_order_in_which_they_open() -> None:
         (6, "inner", "a", 1),
         (7, "outer", "a", 2),
     ]
+
+
+@pytest.mark.parametrize("method", ["begin_pass", "end_pass"])
+def test_a_full_disk_inside_a_nested_pipeline_is_its_own_error(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    ledger = ListLedger()
+    whole = getattr(ledger, method)
+
+    def fails(*given: object, **more: object) -> object:
+        if ledger.rows and ledger.rows[-1]["pass"] == "b":
+            raise LedgerError("the disk is full")
+        return whole(*given, **more)
+
+    monkeypatch.setattr(ledger, method, fails)
+    with pytest.raises(LedgerError, match="the disk is full"):
+        nested(idle).run(loaded(), PassContext(ledger))
 
 
 def test_a_fixed_point_around_a_pipeline_starts_it_each_round() -> None:

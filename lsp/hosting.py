@@ -32,7 +32,8 @@ def serve_stdio() -> int:
 def serve_tcp(host: str, port: int) -> int:
     """Serve clients on a socket, each with a server of its own, until the last of them has left.
 
-    The address goes to stderr once the socket listens. Raises `UsageError` where the address cannot be had.
+    The address goes to stderr, on the first line, once the socket listens: with port 0 that is how a client learns it.
+    Raises `UsageError` where the address cannot be had.
     """
     _share_time()
     try:
@@ -40,7 +41,8 @@ def serve_tcp(host: str, port: int) -> int:
     except (OSError, OverflowError) as error:
         raise UsageError(f"cannot listen on {host}:{port}: {error}") from None
     bound = listener.getsockname()
-    print(f"hloscope lsp listens on {bound[0]}:{bound[1]}", file=sys.stderr, flush=True)
+    named = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+    print(f"hloscope lsp listens on {named}:{bound[1]}", file=sys.stderr, flush=True)
     clients: set[threading.Thread] = set()
     changed = threading.Condition()
     code = 0

@@ -92,7 +92,7 @@ class InstructionSearch:
             return [one if _reads_as_before(line) else replace(one, produced=cone) for line, one in named], False
         if len(chosen) > 1:
             self.answer.evidence.append(f"only all {len(chosen)} changes put back together make it right")
-        firm = alone is not None and alone.opcode == chosen[0].before.opcode
+        firm = alone is not None and _same_kind(alone, chosen[0].before)
         return [self._opened(stage, border) for border in chosen], firm
 
     def cut_out(self) -> Minimal | None:
@@ -166,7 +166,7 @@ class InstructionSearch:
         old = compared.before.names.get(border.before.name, border.before.name)
         sentence = f"%{cone[0]} is {now} where %{old} was {was}"
         sentence += "; what it reads has the values that it had" if len(cone) == 1 else ""
-        firm = len(cone) == 1 and border.after.opcode == border.before.opcode
+        firm = len(cone) == 1 and _same_kind(border.after, border.before)
         return replace(stage, instruction=cone[0], produced=tuple(dict.fromkeys(cone)), sentence=sentence), firm
 
     def _compared(self) -> _Compared | None:
@@ -245,6 +245,11 @@ def _name(stage: Culprit, border: Border, found: Alignment) -> Culprit:
         sentence += f"; it is computed by {len(cone)} changed instructions ({shown})"
     produced = tuple(one.name for one in cone)
     return replace(stage, instruction=border.after.name, produced=produced, sentence=sentence)
+
+
+def _same_kind(one: HloInstruction, other: HloInstruction) -> bool:
+    """Whether two do the same operation, with nothing inside that could be wrong instead of them."""
+    return one.opcode == other.opcode and not one.called_computations
 
 
 def _reads_as_before(line: Line) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from math import ceil, log2
 from pathlib import Path
@@ -14,11 +15,14 @@ import pytest
 from hypothesis import given as given_by
 from hypothesis import strategies as st
 
-from hloscope.bisect.putback import align, lay_open, put_back
+from hloscope.bisect.narrow import Pairs, Seen, first_to_cure
+from hloscope.bisect.putback import Alignment, Border, align, lay_open, put_back
 from hloscope.bisect.search import Outcome, smallest_cure
 from hloscope.bisect.subjects.stage_probe import StageProbe
 from hloscope.core.cli.main import run
 from hloscope.core.hlo.hashing import structural_hash
+from hloscope.core.passes.context import PassContext
+from hloscope.core.passes.registry import Registry
 from hloscope.core.runtime import npz
 from hloscope.core.runtime.evaluator import evaluate
 from hloscope.core.text import load_module, print_module
@@ -231,7 +235,9 @@ ENTRY %main (a: f32[1,8], z: f32[]) -> f32[1,4] {
   %s = f32[1,8] slice(%p), slice={[0:1:2], [0:8:1]}
   %t = f32[1,8] slice(%a), slice={[0:1], [0:8]}
   %top = f32[1,8] maximum(%s, %t)
-  ROOT %r = f32[1,4] slice(%top), slice={[0:1], [0:8:2]}
+  %turned = f32[1,8] atan2(%s, %t)
+  %both = f32[1,8] add(%top, %turned)
+  ROOT %r = f32[1,4] slice(%both), slice={[0:1], [0:8:2]}
 }
 """
 
@@ -240,6 +246,7 @@ ENTRY %main (a: f32[1,8], z: f32[]) -> f32[1,4] {
     ("was", "now", "name"),
     [
         ("maximum(%s, %t)", "minimum(%s, %t)", "top"),
+        ("atan2(%s, %t)", "atan2(%t, %s)", "turned"),
         ("slice(%p), slice={[0:1:2], [0:8:1]}", "slice(%p), slice={[0:1], [0:8]}", ""),
         ("padding=0_1_1x0_0_0", "padding=0_1x0_0", ""),
     ],
@@ -253,6 +260,145 @@ def test_a_line_that_says_another_thing_is_accused_though_no_value_tells(
     code, answer = bisect(tmp_path)
     assert [one["instruction"] for one in answer["culprits"]] == ([name] if name else []), answer
     assert (code, answer["verdict"]) == ((1, "wrong-stage") if name else (0, "no-difference"))
+
+
+@pytest.mark.parametrize("sides", ["first", "second"])
+def test_a_line_that_a_later_stage_sets_right_is_wrong_where_it_was_made(tmp_path: Path, sides: str) -> None:
+    """Made with another operation, or turned in a stage that gave it another operand, too; no value tells either."""
+    renamed = (
+        KEPT.replace("%top", "%made") if sides == "first" else KEPT.replace("%t = ", "%t.0 = ").replace("%t)", "%t.0)")
+    )
+    wrong = KEPT.replace("maximum(%s, %t)", "minimum(%s, %t)")
+    for number, text in enumerate((renamed, wrong, KEPT)):
+        name = f"000{number}.simplification.after_pass-{number}.before_dce" if number else "before_optimizations"
+        (tmp_path / f"module_0001.m.{name}.txt").write_text(text)
+    code, answer = bisect(tmp_path)
+    assert (code, answer["verdict"]) == (1, "wrong-stage"), answer
+    assert [(one["stage"], one["instruction"]) for one in answer["culprits"]] == [(1, "top")], answer
+
+
+SELDOM = """HloModule m
+
+%most (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %m = f32[] maximum(%x, %y)
+}
+
+ENTRY %main (a: f32[64], b: f32[64]) -> f32[64] {
+  %a = f32[64] parameter(0)
+  %b = f32[64] parameter(1)
+  %low = f32[] constant(-inf)
+  %top = f32[] reduce(%a, %low), dimensions={0}, to_apply=%most
+  %zero = f32[] constant(0)
+  %below = pred[] compare(%top, %zero), direction=LT
+  %all = pred[64] broadcast(%below), dimensions={}
+  %gap = f32[64] subtract(%a, %b)
+  ROOT %r = f32[64] select(%all, %gap, %a)
+}
+"""
+
+
+def test_inputs_are_looked_for_that_reach_the_fault(tmp_path: Path) -> None:
+    """All of 64 values are below zero: no random inputs are. What nothing reaches is told."""
+    (tmp_path / "module_0001.m.before_optimizations.txt").write_text(SELDOM)
+    after = SELDOM.replace("%gap = f32[64] subtract(%a, %b)", "%far = f32[64] subtract(%b, %a)").replace("%gap", "%far")
+    last = tmp_path / "module_0001.m.0001.simplification.after_algsimp.before_dce.txt"
+    last.write_text(after)
+    code, answer = bisect(tmp_path)
+    assert (code, answer["verdict"]) == (1, "wrong-stage"), answer
+    assert [(one["stage"], one["instruction"]) for one in answer["culprits"]] == [(1, "far")]
+    assert answer["evidence"][0] == "seen on inputs that are negative"
+    for file in (last, tmp_path / "module_0001.m.before_optimizations.txt"):
+        file.write_text(SELDOM.replace("%zero = f32[] constant(0)", "%zero = f32[] constant(-1e9)") + f"// {file.name}")
+    answer = bisect(tmp_path)[1]
+    assert answer["verdict"] == "no-difference"
+    assert "%below (true)" in answer["evidence"][-1], answer
+
+
+FINITE = """HloModule m
+
+ENTRY %main (a: f32[8], p: pred[8]) -> (f32[8], f32[8]) {
+  %a = f32[8] parameter(0)
+  %p = pred[8] parameter(1)
+  %c = f32[8] convert(%p)
+  %prod = f32[8] multiply(%a, %c)
+  %twice = f32[8] add(%a, %a)
+  ROOT %r = (f32[8], f32[8]) tuple(%prod, %twice)
+}
+"""
+
+
+def test_infinities_that_are_given_do_not_hide_what_is_wrong_behind_a_rewrite(tmp_path: Path) -> None:
+    """XLA's own: x * convert(p) is a select, which is no NaN where x is infinite and p false."""
+    chosen = "%zeros = f32[8] broadcast(%zero), dimensions={}\n  %prod.1 = f32[8] select(%p, %a, %zeros)"
+    second = FINITE.replace("%c = f32[8] convert(%p)", "%zero = f32[] constant(0)").replace(
+        "%prod = f32[8] multiply(%a, %c)", chosen
+    )
+    second = second.replace("tuple(%prod,", "tuple(%prod.1,")
+    third = second.replace("%twice = f32[8] add(%a, %a)", "%much = f32[8] multiply(%a, %a)").replace("%twice", "%much")
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    for number, text in enumerate((FINITE, second, third)):
+        name = f"000{number}.simplification.after_pass-{number}.before_dce" if number else "before_optimizations"
+        (dump / f"module_0001.m.{name}.txt").write_text(text)
+    given = np.array([1, -3, np.inf, 0.5, -np.inf, 7, -8, 0.25], np.float32)
+    npz.write(tmp_path / "given.npz", inputs=[given, np.array([True, False] * 2 + [False, True] * 2)])
+    code, answer = bisect(dump, "--args", tmp_path / "given.npz")
+    assert (code, answer["verdict"]) == (1, "wrong-stage")
+    assert [(one["stage"], one["instruction"]) for one in answer["culprits"]] == [(2, "much")], answer
+    assert "ordinary values" in answer["evidence"][0]
+    assert "stage 1 (pass-1) differs before it" in answer["evidence"][1]
+
+
+TOTAL = """HloModule m
+
+%less (x: f32[], y: f32[]) -> pred[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %lt = pred[] compare(%x, %y), direction=LT, type=TOTALORDER
+}
+
+ENTRY %main (a: f32[16]) -> f32[16] {
+  %a = f32[16] parameter(0)
+  ROOT %sorted = f32[16] sort(%a), dimensions={0}, to_apply=%less
+}
+"""
+
+
+def test_a_line_of_a_comparator_that_a_pass_has_made_is_told_by_our_own_pass(tmp_path: Path) -> None:
+    module = load_module(TOTAL)
+    Registry().make("comparison-expander").run(module, PassContext())
+    expanded = print_module(module)
+    wrong = next(one for one in module.instructions() if one.opcode == "select")
+    x, y = (f"%{one.name}" for one in wrong.operands[1:])
+    assert f"{x}, {y})" in expanded
+    (tmp_path / "module_0001.m.before_optimizations.txt").write_text(TOTAL)
+    after = tmp_path / "module_0001.m.0001.simplification.after_comparison-expander.before_dce.txt"
+    after.write_text(expanded.replace(f"{x}, {y})", f"{y}, {x})"))
+    answer = bisect(tmp_path)[1]
+    assert [(one["stage"], one["instruction"]) for one in answer["culprits"]] == [(1, wrong.name)], answer
+    assert "our own comparison-expander makes it right where this one does not" in answer["evidence"][-1]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 33, 64])
+def test_the_first_value_that_cures_is_found_within_the_budget(count: int) -> None:
+    """Of groups of which one cures, and those behind it too; whatever the order in which they are likely."""
+    module = load_module(TOTAL)
+    root = module.entry.root
+    chain = [[Border(root, root)] for _ in range(count)]
+    guilty = chain[2 * count // 3][0]
+    likely = [*chain[1:], chain[0]]
+    asked = 0
+
+    def cures(borders: Sequence[Border]) -> bool:
+        nonlocal asked
+        asked += 1
+        return guilty in borders
+
+    found = first_to_cure(Pairs(Alignment(module, module), Seen(), Seen(), likely, chain), cures)
+    assert found == [guilty]
+    assert asked <= ceil(log2(count)) + 3
 
 
 RAISED = """HloModule m

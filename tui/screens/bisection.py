@@ -169,7 +169,7 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
         for one in culprits:
             stage = one.get("stage")
             where = "/".join(str(one[key]) for key in ("pipeline", "pass") if one.get(key))
-            fuel = f", fuel {one['fuel']}" if one.get("fuel") is not None else ""
+            fuel = _counted(one)
             text = f"culprit: {one.get('instruction') or where}  {one.get('rule') or ''}{fuel}"
             lines.append(
                 Line(
@@ -271,6 +271,14 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
     def recall(self, values: dict[str, Any]) -> None:
         """The options."""
         self._options = str(values.get("options") or "")
+
+
+def _counted(culprit: dict[str, Any]) -> str:
+    """The decision, counted from 0 as the fuel of events is; a kernel's choices as its evidence counts them."""
+    fuel = culprit.get("fuel")
+    if fuel is None:
+        return ""
+    return f", choice {fuel}" if culprit.get("pipeline") == "pallas" else f", decision {fuel - 1}"
 
 
 def _whole(probes: Sequence[dict[str, Any]]) -> dict[str, tuple[int, int]]:

@@ -21,11 +21,13 @@ from hloscope.core.pallas.accesses import Access, KernelFacts, RefId
 from hloscope.core.pallas.blocks import BlockDim
 from hloscope.core.pallas.call import Operand, PallasCall, Slots
 from hloscope.core.pallas.checks import block_shapes, budgets, outputs, windows
-from hloscope.core.pallas.checks.finding import Finding, Subject
+from hloscope.core.pallas.checks.finding import Finding, Subject, points_text
 from hloscope.core.pallas.chips import GPUS, TPUS, find_chip
 from hloscope.core.pallas.grid import walk
+from hloscope.core.pallas.index_map import Affine, unit
 from hloscope.core.pallas.jaxpr import Array, Atom, Aval, Equation, Jaxpr, Literal, Slot, Span, itemsize_bits
 from hloscope.core.pallas.static_names import (
+    DEEPEST,
     Scope,
     Unknown,
     array_made,
@@ -124,23 +126,24 @@ class _Reader:
     def shaped(self) -> list[Operand]:
         """Operands whose block can be held against the tiles of a TPU, whatever the grid and the index map are."""
         found: list[Operand] = []
-        for one in (*self._shaped("input"), *self._shaped("output")):
-            if one.spec.mapped and one.spec.space not in (None, "vmem"):
-                continue  # what is asked of it depends on the map
+        for one in self.all_shaped():
+            if one.spec.mapped and one.spec.space in ("any", "hbm"):
+                if tuple(dim.size for dim in one.dims) == one.array.shape:
+                    continue  # whether it is the whole array depends on the map
             if any(dim.kind == "element" for dim in one.dims) or (len(one.dims) == 1 and not one.array.dtype):
                 continue
-            found.append(self._operand(one, _no_index_map(len(one.dims), 0)))
+            found.append(self.operand(one, _no_index_map(len(one.dims), 0)))
         return found
 
     def walked(self, grid: Sequence[int]) -> Subject | None:
         """The call with the operands whose windows are known at every step."""
         operands: list[Operand] = []
-        for one in (*self._shaped("input"), *self._shaped("output")):
+        for one in self.all_shaped():
             index_map = self.index_map(one, grid)
             if index_map is None:
                 self.complete = False
             else:
-                operands.append(self._operand(one, index_map))
+                operands.append(self.operand(one, index_map))
         return self.subject(operands, grid)
 
     def subject(self, operands: Sequence[Operand], grid: Sequence[int] | None) -> Any:
@@ -187,7 +190,7 @@ class _Reader:
             end, self.columns.of(end, node.end_col_offset or 0),
         )  # fmt: skip
 
-    def _shaped(self, kind: str) -> Iterator[_Shaped]:
+    def _each_shaped(self, kind: str) -> Iterator[_Shaped]:
         site = self.site
         if kind == "output":
             specs, shapes, arrays = site.outputs, site.shapes, site.results
@@ -229,7 +232,12 @@ class _Reader:
                 return None
         return _Shaped(kind, position, spec, array, dims, buffers)
 
-    def _operand(self, one: _Shaped, index_map: Jaxpr) -> Operand:
+    def all_shaped(self) -> Iterator[_Shaped]:
+        """Inputs, then outputs, whose array and block are literal."""
+        yield from self._each_shaped("input")
+        yield from self._each_shaped("output")
+
+    def operand(self, one: _Shaped, index_map: Jaxpr) -> Operand:
         kept = tuple(dim.size for dim in one.dims if dim.in_ref)
         spec = one.spec
         return Operand(
@@ -262,6 +270,21 @@ class _Reader:
 
     def tables(self, one: _Shaped, grid: Sequence[int]) -> list[Array] | None:
         """The values of each result over the dimensions of the grid that it depends on, the others of length 1."""
+        entries = self.entries(one, grid)
+        if entries is None:
+            return None
+        names, scope, values = entries
+        found: list[Array] = []
+        for entry in values:
+            table = _table(entry, names, grid, scope)
+            if table is None:
+                return None
+            found.append(table)
+        return found
+
+    def entries(self, one: _Shaped, grid: Sequence[int]) -> tuple[list[str], Scope, list[ast.expr]] | None:
+        """What an index map calls the grid's indices, the names that it sees, and its results; None where the text
+        does not give one for each dimension."""
         mapped = one.spec.index_map
         if mapped is None:
             return None
@@ -272,14 +295,7 @@ class _Reader:
         entries = returned_entries(mapped, self.scope)
         if entries is None or len(entries) != len(one.dims):
             return None
-        scope = names_seen_by(mapped, self.scope)
-        found: list[Array] = []
-        for entry in entries:
-            table = _table(entry, taken[: len(grid)], grid, scope)
-            if table is None:
-                return None
-            found.append(table)
-        return found
+        return taken[: len(grid)], names_seen_by(mapped, self.scope), entries
 
     def _scratch(self) -> list[Aval] | None:
         """Scratch memory; None where some of it is not known. Semaphores take no memory of the budgets."""
@@ -325,26 +341,69 @@ class _Reader:
 
 
 def _far_ranges(reader: _Reader, grid: Sequence[int]) -> Iterator[Finding]:
-    """A grid that is too large to walk: each entry of a map over the dimensions that it depends on."""
+    """A grid that is too large to walk: each entry of a map by itself, in closed form or over the dimensions that it
+    depends on."""
     where = reader.subject((), None)
-    for one in (*reader._shaped("input"), *reader._shaped("output")):
-        tables = reader.tables(one, grid)
-        for d, table in enumerate(tables or ()):
+    for one in reader.all_shaped():
+        entries = reader.entries(one, grid)
+        if entries is None or any(dim.kind == "element" for dim in one.dims):
+            continue
+        names, scope, values = entries
+        for d, entry in enumerate(values):
             dim, extent = one.dims[d], one.array.shape[d]
-            last = -(-extent // dim.size) if dim.kind == "blocked" else extent
-            if dim.kind == "element":
-                continue
-            bad = np.argwhere((table < 0) | (table >= last))
-            if len(bad):
-                point = tuple(map(int, bad[0]))
-                operand = reader._operand(one, _no_index_map(len(one.dims), len(grid)))
+            blocks = -(-extent // dim.size) if dim.kind == "blocked" else extent
+            found = _first_outside(entry, names, grid, scope, blocks)
+            if found is not None:
+                point, index = found
+                operand = reader.operand(one, _no_index_map(len(one.dims), len(grid)))
                 yield where.finding(
                     "index-map-out-of-range",
-                    f"at grid point {point} the index map of {operand.title} gives block {int(table[point])} of {last}"
-                    f" in dimension {d}",
+                    f"at grid point {points_text(point)} the index map of {operand.title} gives block {index} of"
+                    f" {blocks} in dimension {d}",
                     operand.place,
                 )
                 break
+
+
+def _first_outside(
+    entry: ast.expr, names: Sequence[str], grid: Sequence[int], scope: Scope, blocks: int
+) -> tuple[tuple[int, ...], int] | None:
+    """A grid point at which an entry of a map names a block that is none of ``blocks``, and that block."""
+    form = _affine(entry, names, scope)
+    if form is not None:
+        low, high = form.range(grid)
+        if low >= 0 and high < blocks:
+            return None
+        return form.corner(grid, greatest=low >= 0), high if low >= 0 else low
+    table = _table(entry, names, grid, scope)
+    if table is None:
+        return None
+    bad = np.argwhere((table < 0) | (table >= blocks))
+    if not len(bad):
+        return None
+    point = tuple(map(int, bad[0]))
+    return point, int(table[point])
+
+
+def _affine(node: ast.expr, names: Sequence[str], scope: Scope, depth: int = 0) -> Affine | None:
+    """An expression of the grid's indices as an affine function of them; None where it is not one."""
+    if isinstance(node, ast.Name) and node.id in names:
+        return unit(names.index(node.id), len(names))
+    value = number(node, scope)
+    if value is not None:
+        return Affine(value, (0,) * len(names))
+    if not isinstance(node, ast.BinOp) or depth > DEEPEST:
+        return None
+    left, right = (_affine(one, names, scope, depth + 1) for one in (node.left, node.right))
+    if left is None or right is None:
+        return None
+    if isinstance(node.op, ast.Add):
+        return left + right
+    if isinstance(node.op, ast.Sub):
+        return left + right.scaled(-1)
+    if isinstance(node.op, ast.Mult) and (left.is_constant or right.is_constant):
+        return right.scaled(left.constant) if left.is_constant else left.scaled(right.constant)
+    return None
 
 
 def names_seen_by(function: ast.Lambda | ast.FunctionDef, scope: Scope) -> Scope:

@@ -233,7 +233,7 @@ def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, _Bound]]
     elif isinstance(target, ast.Tuple | ast.List) and all(isinstance(one, ast.Name) for one in target.elts):
         # m, n = x.shape
         for number, one in enumerate(target.elts):
-            part = ast.Subscript(value, ast.Constant(number, **_PLACE), ast.Load())
+            part = ast.Subscript(value, ast.Constant(number, None, **_PLACE), ast.Load())
             yield getattr(one, "id"), ast.copy_location(part, value)
     else:
         yield from ((name, None) for name in stored(target))

@@ -132,7 +132,8 @@ def _visit(node: ast.AST, function: str | None, scope: Scope, found: list[Site])
             if call is not None:
                 call.args.insert(0, ast.Name(node.name, ast.Load()))
                 around = scope.copy()
-                around.functions[node.name] = node
+                if isinstance(node, ast.FunctionDef):
+                    around.functions[node.name] = node
                 found.append(_site(call, function or node.name, around))
             else:
                 _visit(decorator, function, scope, found)
@@ -375,8 +376,7 @@ def _dimension(node: ast.expr, scope: Scope) -> tuple[str, int | None, tuple[int
     inner = follow(node, scope)
     if isinstance(inner, ast.Constant) and inner.value is None:
         return "squeezed", 1, (0, 0)
-    named = isinstance(inner, ast.Attribute) or (isinstance(inner, ast.Name) and inner.id in scope.imports)
-    if named and full_name(inner, scope).endswith(".squeezed"):
+    if isinstance(inner, ast.Attribute | ast.Name) and full_name(inner, scope).endswith(".squeezed"):
         return "squeezed", 1, (0, 0)
     if not isinstance(inner, ast.Call) or callee(inner) not in DIMENSIONS:
         return "blocked", number(node, scope), (0, 0)

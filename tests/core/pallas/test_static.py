@@ -156,13 +156,17 @@ SEMANTICS = ", compiler_params=pltpu.CompilerParams(dimension_semantics=({}))"
         ({"more": SEMANTICS.format('"parallel",')}, None, [("dimension-semantics-length", 4)]),
         ({"more": SEMANTICS.format('"arbitrary", "parallel"')}, None, [("dimension-semantics", 4)]),
         ({"more": SEMANTICS.format('*words, "parallel"')}, None, []),
-        # what lies in HBM is the whole array
-        ({"block": "(128, 128), memory_space=pl.ANY, index_map", "map": "lambda i, j: (i, j)"}, None, []),
         # grids that are too large to walk
         ({"x": "(131072, 131072)", "grid": "(1024, 1024)"}, None, []),
         ({"x": "(131072, 131072)", "grid": "(1024, 1024)", "map": "lambda i, j: (i, j + 1)"}, None,
          [("index-map-out-of-range", 6), ("index-map-out-of-range", 7)]),
+        ({"x": "(1 << 20, 4096)", "block": "(8, 128)", "grid": "(1 << 17, 32)"}, None, []),
+        ({"x": "(1 << 20, 4096)", "block": "(8, 128)", "grid": "(1 << 17, 32)",
+          "map": "lambda i, j: (i * 2 - i - 1, j)"}, None, [("index-map-out-of-range", 6), ("index-map-out-of-range", 7)]),
         ({"grid": "(4, 0)"}, None, [("empty-grid", 4)]),
+        # what lies in HBM is the whole array
+        ({"block": "(128, 128), memory_space=pl.ANY, index_map", "map": "lambda i, j: (i, j)"}, "v5e",
+         [("block-window", 6), ("block-window", 7)]),
         # every way to write a dimension
         ({"x": "(4, 512, 512)", "block": "(pl.squeezed, pl.Blocked(128), 512)",
           "map": "lambda i, j: (i, j, 0)"}, "v5e", []),

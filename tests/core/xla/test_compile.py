@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
+import os
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -111,6 +115,17 @@ def test_specs_and_targets_are_checked_first(tmp_path: Path) -> None:
         if not is_available(TARGETS[name]):
             with pytest.raises(UnsupportedError, match=r"pip install .*==\d"):
                 compile_hlo_text(HLO, dump_to=tmp_path, target=name)
+
+
+@pytest.mark.skipif(not is_available(TARGETS["v5e"]), reason="libtpu is not installed")
+def test_v5e_is_compiled_for_while_another_process_holds_libtpu(tmp_path: Path) -> None:
+    with open(os.path.join(tempfile.gettempdir(), "libtpu_lockfile"), "a") as lock:
+        with suppress(OSError):  # somebody holds it already: as good
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        compile_hlo_text(HLO, dump_to=tmp_path / "dump", target="v5e", pass_re="fusion", proto=False)
+    with open_dump(tmp_path / "dump") as dump:
+        assert dump.select("tiny")[0].stages
 
 
 @pytest.mark.parametrize(

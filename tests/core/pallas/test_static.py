@@ -162,7 +162,8 @@ SEMANTICS = ", compiler_params=pltpu.CompilerParams(dimension_semantics=({}))"
          [("index-map-out-of-range", 6), ("index-map-out-of-range", 7)]),
         ({"x": "(1 << 20, 4096)", "block": "(8, 128)", "grid": "(1 << 17, 32)"}, None, []),
         ({"x": "(1 << 20, 4096)", "block": "(8, 128)", "grid": "(1 << 17, 32)",
-          "map": "lambda i, j: (i * 2 - i - 1, j)"}, None, [("index-map-out-of-range", 6), ("index-map-out-of-range", 7)]),
+          "map": "lambda i, j: (i * 2 - i - 1, j)"}, None,
+         [("index-map-out-of-range", 6), ("index-map-out-of-range", 7)]),
         ({"grid": "(4, 0)"}, None, [("empty-grid", 4)]),
         # what lies in HBM is the whole array
         ({"block": "(128, 128), memory_space=pl.ANY, index_map", "map": "lambda i, j: (i, j)"}, "v5e",

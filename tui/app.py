@@ -24,6 +24,7 @@ from textual.message import Message
 
 from hloscope.core.errors import HloscopeError
 from hloscope.tui.far import FarRun
+from hloscope.tui.heavy import OneByOne
 from hloscope.tui.navigation import SCREENS, TITLES, History, Place, neighbour
 from hloscope.tui.palette import Actions
 from hloscope.tui.screens import import_all, import_screen, make_screen
@@ -109,7 +110,7 @@ class DashboardApp(App[None]):
         self.state = state or State()
         self.other = other
         """A second path that the compare screen opens first."""
-        self.heavy = threading.Lock()
+        self.heavy = OneByOne()
         """Held by work on copies, fusion and buffers, each of which is worked out once for the run."""
         self.parts: dict[str, Style] = {}
         """Styles of parts in the present theme, as far as they were asked for."""

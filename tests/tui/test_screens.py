@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from hloscope.tui import child
 from hloscope.tui.app import DashboardApp
 from hloscope.tui.navigation import SCREENS, Place, neighbour
 from hloscope.tui.palette import Actions
-from hloscope.tui.screens import own_bindings, widget_bindings
+from hloscope.tui.screens import base, own_bindings, widget_bindings
 from hloscope.tui.screens.base import RunScreen
 from hloscope.tui.screens.help import HelpScreen
 from hloscope.tui.state import State
@@ -198,7 +199,20 @@ async def test_fusion_filters_bars_and_the_reason_of_a_pair() -> None:
         assert "inferred from the stages" in label(pilot, "#head")
 
 
-async def test_layouts_tell_the_chain_behind_a_copy_and_draw_the_array() -> None:
+async def test_layouts_tell_the_chain_behind_a_copy_and_draw_the_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "_PATIENCE_SECONDS", 0.03)
+    async with dashboard(CPU, start=Place("stages", 1)) as pilot:
+        app = cast("ShownApp", pilot.app)
+        with app.heavy:
+            app.heavy.holder = "buffers"
+            await pilot.press("4")
+            await pilot.pause(0.3)
+            # What takes long says what it is, for how long, and for whom it waits, where its answer will stand.
+            assert re.fullmatch(r"copies: \d s, waits for buffers", lines(pilot, "#list"))
+            assert re.search(r"copies: \d s, waits for buffers; x cancels$", status(pilot))
+            await pilot.press("x")
+            await pilot.pause(0.1)
+            assert lines(pilot, "#list") == "cancelled" and status(pilot).endswith("cancelled")
     async with dashboard(CPU, start=Place("layouts", subject="copy.4")) as pilot:
         assert "layouts › copy.4" in status(pilot)
         shown = lines(pilot, "#detail")

@@ -61,6 +61,9 @@ SEARCHED_STAGES = 8
 AT_ONCE = 2_000
 """Rows that are made on the thread that answers keys."""
 
+_PATIENCE_SECONDS = 1.0
+"""How long work may take before it says how far it is."""
+
 _PROGRESS_SECONDS = 0.2
 """Time between two reports of progress that are shown."""
 
@@ -128,6 +131,8 @@ class RunScreen(Screen[None]):
         self._drawn_next = False
         self._begun_at = 0.0
         self._came_from: LinePane | None = None
+        self._noted: Sequence[Line] | None = None
+        """What an empty pane says meanwhile."""
 
     @property
     def dashboard(self) -> DashboardApp:
@@ -258,7 +263,7 @@ class RunScreen(Screen[None]):
         """Run `make` in a thread and `then` with its result; errors of the user's become one line."""
 
         def finished(result: T, *, told_progress: bool) -> None:
-            if told_progress:
+            if told_progress or (what and self.query_one(StatusLine).message.startswith(what)):
                 self.say("")
             then(result)
 
@@ -270,6 +275,7 @@ class RunScreen(Screen[None]):
 
             def progress(done: int, total: int) -> None:
                 now = time.monotonic()
+                far[:] = [f", {done:,} of {total:,}"]
                 if now - last[0] > _PROGRESS_SECONDS:
                     last[0] = now
                     self._from_thread(
@@ -289,9 +295,40 @@ class RunScreen(Screen[None]):
                 return
             self._from_thread(worker, lambda: (failed or self.say)(told))
 
+        far: list[str] = []
         if what:
             self.say(f"{what} …")
-        self.run_worker(job, thread=True, exclusive=True, group=group, exit_on_error=False)
+        worker = self.run_worker(
+            job, thread=True, exclusive=True, group=group, exit_on_error=False, description=what or group
+        )
+        if what:
+            self._watch(worker, what, far)
+
+    def _watch(self, worker: Worker[None], what: str, far: Sequence[str]) -> None:
+        """Work that takes longer says each second what it does, for how long already, how far it is, and for whom it
+        waits; in an empty pane as well."""
+        begun = time.monotonic()
+
+        def tell() -> None:
+            if worker.is_finished or not self.is_attached:
+                timer.stop()
+                return
+            before = self.dashboard.heavy.before(worker)
+            text = (
+                f"{what}: {time.monotonic() - begun:.0f} s" + "".join(far) + (f", waits for {before}" if before else "")
+            )
+            if self.query_one(StatusLine).message.startswith(what):
+                self.say(f"{text}; x cancels")
+            self._note_instead(text)
+
+        timer = self.set_interval(_PATIENCE_SECONDS, tell)
+
+    def _note_instead(self, text: str, *, empty: bool = True) -> None:
+        """A few words in the first pane, where it shows nothing (with `empty`) or others of these."""
+        pane = next(iter(self.panes()), None)
+        if pane is not None and (pane.lines is self._noted or (empty and not pane.lines)):
+            self._noted = note(text)
+            pane.show(self._noted)
 
     def made(
         self, rows: int, make: Callable[[], T], then: Callable[[T], None], *, group: str = "rows", what: str = ""
@@ -318,6 +355,7 @@ class RunScreen(Screen[None]):
         running = [one for one in self.workers if one.node is self and one.is_running]
         for one in running:
             one.cancel()
+        self._note_instead("cancelled", empty=False)
         self.say("cancelled" if running else "nothing runs")
 
     # ---------------------------------------------------------------- panes

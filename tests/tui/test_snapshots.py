@@ -40,7 +40,7 @@ WALKS: dict[str, tuple[str, Sequence[tuple[Place, Sequence[str]]]]] = {
             (Place("sql"), ("ctrl+r",)),
             (Place("graph", None, "", "copy_reverse_fusion"), ()),
             (Place("bisect", 13, "stage"), ()),
-            (Place("pallas", subject="fixtures/pallas/wrong.py"), ()),
+            (Place("pallas", subject="fixtures/tui/kernel.py"), ()),
         ),
     ),
     "gpu": (

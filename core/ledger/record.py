@@ -643,7 +643,8 @@ def _insert_rows(connection: sqlite3.Connection, names: tuple[str, ...], columns
     count = len(columns[0])
     used = [at for at, column in enumerate(columns) if column.count(None) < count]
     head = f"INSERT INTO event_rows({','.join([names[at] for at in used])})VALUES"
-    _insert_many(connection, head, len(used), list(chain.from_iterable(zip(*[columns[at] for at in used], strict=True))))
+    rows = zip(*[columns[at] for at in used], strict=True)
+    _insert_many(connection, head, len(used), list(chain.from_iterable(rows)))
 
 
 def _insert_many(connection: sqlite3.Connection, head: str, width: int, values: list[Any]) -> None:

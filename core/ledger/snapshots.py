@@ -199,8 +199,6 @@ class SnapshotWriter:
         lines = list(chain.from_iterable(parts.values()))
         if not lines:
             return
-        if "\n".join(lines).count("\n") != len(lines) - 1:
-            raise InternalError("a line of a snapshot contains a newline")
         ids = self._line_numbers(lines)
         start = 0
         for key, part in parts.items():
@@ -244,6 +242,8 @@ class SnapshotWriter:
         return ids
 
     def _append_lines(self, lines: list[str]) -> None:
+        if "\n".join(lines).count("\n") != len(lines) - 1:
+            raise InternalError("a line of a snapshot contains a newline")
         first = self._line_total
         numbers = range(first, first + len(lines))
         self._ends_chunk += bytes([(number * 2_654_435_761 >> 15) & _CHUNK_MASK == 0 for number in numbers])

@@ -10,7 +10,7 @@ costs only what the pass touched. Source: ``openxla/xla:xla/hlo/ir/hlo_instructi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
 from hloscope.core.errors import HloscopeError, InternalError
@@ -369,14 +369,12 @@ def computation_lines(
 
 def _lines_as_read(nodes: Sequence[HloInstruction], options: PrintOptions, writer: LineWriter) -> list[str]:
     lines = [node.source_line for node in nodes]
-    out: list[str] = []
     for at, line in enumerate(lines):
         if line is None or line[0] != " ":
             # Indented once and kept: a snapshot looks lines up, and the same string object is found fastest.
             node = nodes[at]
-            line = node.source_line = "  " + (print_instruction(node, options, writer) if line is None else line)
-        out.append(line)
-    return out
+            lines[at] = node.source_line = "  " + (print_instruction(node, options, writer) if line is None else line)
+    return cast("list[str]", lines)
 
 
 def _result(root: HloInstruction) -> Shape:

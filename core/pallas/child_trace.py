@@ -73,6 +73,7 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     info.register_inclusion(os.path.join(os.path.dirname(jax.__file__), "experimental", "pallas", "ops") + os.sep)
     writer = Writer(request["path"])
     writer.watch_block_specs()
+    writer.watch_calls()
     module = load_file(request["path"])
     names = [request["function"]] if request.get("function") else traceable(request["path"], module)
     if not names:
@@ -241,7 +242,7 @@ def trace_function(writer: Writer, request: dict[str, Any], module: dict[str, An
     args, kwargs, _ = arguments(path, name, function, request.get("args", []))
     program: dict[str, Any] = {"function": name, "refused": None, "lowering": None}
     # what a finding of a refused call would point at
-    writer.first_call = len(writer.calls)
+    writer.begin_function()
     try:
         try:
             closed = jax.make_jaxpr(function)(*args, **kwargs)

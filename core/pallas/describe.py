@@ -14,6 +14,7 @@ import ast
 import base64
 import dataclasses
 import enum
+import functools
 import importlib
 import inspect
 import json
@@ -51,6 +52,8 @@ class Writer:
         self._trees: dict[str, ast.Module | None] = {}
         self._specs: list[dict[str, Any]] = []
         self._first_places: dict[Any, int | None] = {}
+        self._made: dict[str, set[int]] = {}
+        """File and line of a kernel -> where a ``pallas_call`` of it was made."""
         self._enclosing: tuple[int | None, int | None] = (None, None)
         """Places of the equation that is being described."""
         self._blamed: tuple[Exception, int] | None = None
@@ -155,6 +158,27 @@ class Writer:
 
         spec_type.__init__ = init
         spec_type.to_block_mapping = to_block_mapping
+
+    # a call may be made in one place and called in another, as under shard_map
+
+    def watch_calls(self) -> None:
+        public = importlib.import_module("jax.experimental.pallas")
+        util = importlib.import_module("jax._src.api_util")
+        original = public.pallas_call
+
+        @functools.wraps(original)
+        def pallas_call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+            place = self._caller()
+            if place is not None:
+                self._made.setdefault(source_line(util.fun_sourceinfo(kernel)), set()).add(place)
+            return original(kernel, *args, **kwargs)
+
+        vars(public)["pallas_call"] = pallas_call
+
+    def begin_function(self) -> None:
+        """What was made for other functions is not this one's."""
+        self.first_call = len(self.calls)
+        self._made.clear()
 
     def _blame(self, error: Exception, spec: int | None, mapped: int | None) -> None:
         """A refusal of a spec or index map belongs there, unless it comes from a statement of the user's in the map."""
@@ -377,6 +401,10 @@ class Writer:
     def pallas_call(self, params: Any, at: int | None, via: int | None) -> int:
         mapping = params["grid_mapping"]
         kernel = params["jaxpr"]
+        made = self._made.get(source_line(kernel.debug_info.func_src_info), set())
+        if len(made) == 1:
+            (at,) = made
+            via = at if self.spans[at][0] == self.path else via
         grid = [int(d) if isinstance(d, int) else None for d in mapping.grid]
         number = len(self.calls)
         kept, self._enclosing = self._enclosing, (None, None)  # the kernel's statements are not the call's
@@ -460,6 +488,11 @@ class Writer:
     def _lines_of(self, file: str, line: int) -> str:
         self._characters(file, line, 0)
         return self._lines[file][line - 1]
+
+
+def source_line(source: Any) -> str:
+    """``FILE:LINE`` of ``NAME at FILE:LINE``: the name is another where a call is given one."""
+    return str(source).rpartition(" at ")[2]
 
 
 def space_name(space: Any) -> str:

@@ -196,7 +196,8 @@ def analyse(
         by_text = untraced_findings(path, function, target, places, refusals, refused)
         report.findings = ordered([*report.findings, *by_text])
     if interpret:
-        report.findings = ordered([*report.findings, *told_by_running(report.findings, findings)])
+        told = told_by_running(report.findings, findings)
+        report.findings = ordered([*without_decided(report.findings, told), *told])
         report.rungs.extend(rungs)
     report.findings = said_once(report.findings)
     record_findings(report, recorder)
@@ -475,6 +476,10 @@ def told_by_running(known: Sequence[Finding], run: Sequence[Finding]) -> list[Fi
         return code, one.file, one.line, one.column, one.function, one.call_line
 
     places = {key(one, one.code) for one in known}
+    for one in known:
+        if one.code == "parallel-write-race":  # the pipeline's writes of a block are told at its index map
+            spots = (replace(one, line=span.line, column=span.column, file=span.file) for span, _ in one.related)
+            places |= {key(spot, one.code) for spot in spots}
 
     def is_new(one: Finding) -> bool:
         if one.code == "unsupported":  # each has a reason of its own
@@ -482,6 +487,16 @@ def told_by_running(known: Sequence[Finding], run: Sequence[Finding]) -> list[Fi
         return not {key(one, one.code), key(one, SAME_FAULT.get(one.code))} & places
 
     return [one for one in run if is_new(one)]
+
+
+def without_decided(known: Sequence[Finding], run: Sequence[Finding]) -> list[Finding]:
+    """Findings of a trace without what it left open and a run found to be a fault, at the same place."""
+
+    def key(one: Finding) -> tuple[object, ...]:
+        return one.file, one.line, one.column, one.function, one.call_line
+
+    faults = {key(one) for one in run if one.severity == "error"}
+    return [one for one in known if one.code != "unsupported" or key(one) not in faults]
 
 
 def _place(span: Span | None) -> dict[str, object] | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.interpret.order import Decision
 from hloscope.core.pallas.jaxpr import Array, Span
 
@@ -29,6 +30,14 @@ class Fault:
     def key(self) -> tuple[object, ...]:
         """Faults with one key are told once."""
         return self.code, self.place, tuple(span for span, _ in self.related)
+
+
+class Halted(UnsupportedError):
+    """A fault after which the run cannot go on."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import numpy as np
 
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.index_map import INLINED
+from hloscope.core.pallas.interpret.faults import Halted
 from hloscope.core.pallas.interpret.loops import (
     LONG,
     MOST_ROUNDS,
@@ -149,8 +150,8 @@ class Machine:
             for variable in step.dead:
                 known.pop(variable, None)
 
-    def _stopped(self, error: UnsupportedError, equation: Equation) -> Stopped:
-        return error if isinstance(error, Stopped) else Stopped(error.message, equation.place or self.place)
+    def _stopped(self, error: UnsupportedError, equation: Equation) -> UnsupportedError:
+        return error if isinstance(error, Stopped | Halted) else Stopped(error.message, equation.place or self.place)
 
     def _pure_effect(self, equation: Equation, operands: Sequence[Any]) -> Sequence[Any]:
         name = equation.primitive

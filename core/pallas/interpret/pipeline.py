@@ -115,9 +115,10 @@ class PipelinedMachine(WatchedMachine):
             if block.window is not None:
                 block.turn = (block.turn + 1) % len(block.slots)
             buffer = block.slots[block.turn]
-            self._leftovers_of(buffer, f"what the new block of {block.operand.title} holds", block.operand)
             assert buffer.written is not None
-            buffer.written[...] = False
+            if block.window is not None:  # before the first, another device may have written there already
+                buffer.written[...] = False
+            self._leftovers_of(buffer, f"what the new block of {block.operand.title} holds", block.operand)
         block.window = seen
 
     def _prefetch(self, core: Core, block: Buffered, seen: Window | None) -> None:
@@ -141,7 +142,11 @@ class PipelinedMachine(WatchedMachine):
         """Memory before anything is written there: NaN in the plain run, else what was there before, or zeros."""
         chosen = self.choices.choose(3, what, operand.place, operand.name)
         if chosen != 1:
-            buffer.data[...] = filled((), buffer.data.dtype) if chosen == 0 else np.zeros((), buffer.data.dtype)
+            value = filled((), buffer.data.dtype) if chosen == 0 else np.zeros((), buffer.data.dtype)
+            if buffer.written is None:
+                buffer.data[...] = value
+            else:
+                buffer.data[~buffer.written] = value
 
     def _leave(self, core: Core, block: Buffered, changes: bool) -> None:
         if block.window is None or not changes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -138,15 +138,16 @@ class _Session:
                 )
 
             outputs = self._orders(call, "tpu", on_tpu)
-        if len(operands) == 1:
-            slots = call.slots
-            given = tuple(np.asarray(one) for one in operands[0][: slots.dynamic + slots.prefetch])
+        slots = call.slots
+        each = [tuple(np.asarray(one) for one in given[: slots.dynamic + slots.prefetch]) for given in operands]
+        given = each[0]
+        if all(np.array_equal(a, b) for other in each[1:] for a, b in zip(given, other, strict=True)):
             self.ran.append(Ran(call.number, self.function, self.turns[call.number], given, outputs is not None))
         endless = [one for one in self.findings[told:] if one.code in ("livelock", "deadlock")]
         if self.endless is not None and not endless:
             self.finding(call, self.endless)
-        if self.stopped is not None and not (endless and isinstance(self.stopped, Stopped)):
-            self.unsupported(call, "generic", self.stopped)
+        if (stopped := self._stopped_by()) is not None and not (endless and isinstance(stopped, Stopped)):
+            self.unsupported(call, "generic", stopped)
         # lanes that share an element of an atomic count each, and once under interpret=True
         found = outputs if backend == "triton" and outputs is not None else plain if plain is not None else outputs
         if found is None:
@@ -157,6 +158,9 @@ class _Session:
             )
             raise UnsupportedError(f"{why}: what comes after it is not run either")
         return found
+
+    def _stopped_by(self) -> UnsupportedError | None:
+        return self.stopped
 
     def _observer(self, call: PallasCall) -> Observer | None:
         recorder = self.recorder
@@ -238,10 +242,7 @@ class _Session:
             self.failed(call, error)
             self.rung(call, name, "unsupported", seeds)
             return None
-        races = {(one.about, one.place) for one in faults.values() if one.code == "race"}
-        for key, fault in list(faults.items()):
-            if fault.code == "uninitialized-read" and (fault.about, fault.place) in races:
-                del faults[key]  # in one order the read came first: the race says so
+        faults = told_once(faults)
         for fault in faults.values():
             self.finding(call, fault)
         self.rung(call, name, "fault" if faults else "done", seeds)
@@ -279,7 +280,11 @@ def interpret_trace(
             where = (at.file, at.line, at.column, at.end_line, at.end_column) if at else (trace.path, 1, 1, 1, 1)
             session.findings.append(
                 Finding(
-                    "unsupported", "information", f"{program.function} is not run to its end: {error.message}", *where
+                    "unsupported",
+                    "information",
+                    f"{program.function} is not run to its end: {error.message}",
+                    *where,
+                    function=program.function,
                 )
             )
     return session.findings, session.rungs
@@ -313,6 +318,27 @@ def _value(argument: Argument, random: np.random.Generator) -> Array:
 def replay(runner: Runner, choices: Sequence[int]) -> Outcome:
     """The run that made those choices, and plain ones after them."""
     return runner(Choices(forced=tuple(choices)), None)
+
+
+def told_once(faults: Mapping[tuple[object, ...], Fault]) -> dict[tuple[object, ...], Fault]:
+    """Faults of a call without those that a race explains: in one order the read came first, or the copy ended late.
+
+    What a race's order does to the result, and which choice it is, stands beside the race.
+    """
+    races = {key: one for key, one in faults.items() if one.code == "race"}
+    kept = dict(faults)
+    for key, fault in faults.items():
+        if fault.code == "uninitialized-read":
+            if any((one.about, one.place) == (fault.about, fault.place) for one in races.values()):
+                del kept[key]
+        elif fault.code == "order-dependent":
+            for which, race in races.items():
+                places = (race.place, *(place for place, _ in race.related))
+                if fault.place in places or fault.about == tpu.ORDER_OF_CORES:
+                    kept[which] = replace(race, related=(*race.related, (fault.place, fault.message)))
+                    del kept[key]
+                    break
+    return kept
 
 
 def same_outputs(first: Sequence[Sequence[Array]], second: Sequence[Sequence[Array]]) -> bool:

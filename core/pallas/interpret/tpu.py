@@ -17,14 +17,14 @@ import itertools
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.call import PallasCall, at_point
 from hloscope.core.pallas.grid import concrete_grid
-from hloscope.core.pallas.interpret.faults import Fault, Observer, Outcome, Step
+from hloscope.core.pallas.interpret.faults import Fault, Halted, Observer, Outcome, Step
 from hloscope.core.pallas.interpret.generic import scalar_ref
 from hloscope.core.pallas.interpret.loops import EndlessLoop
 from hloscope.core.pallas.interpret.lowering import Lowering
@@ -43,6 +43,8 @@ PROVES = (
 CANNOT = "other inputs, accesses that no run made, what a compiler refuses, time, and the arithmetic of the hardware"
 MOST_SWITCHES = 4
 """One in so many pauses of a core may hand over to another core."""
+ORDER_OF_CORES = "the order of cores"
+"""What a choice is about that hands over to another core."""
 
 
 class TpuMachine(PipelinedMachine):
@@ -114,20 +116,27 @@ class TpuMachine(PipelinedMachine):
                 continue
             if current not in ready:
                 current = ready[0]
-            if len(ready) > 1 and self.choices.choose(MOST_SWITCHES, "which core runs next", current.place) == 1:
+            if len(ready) > 1 and self._switches(current):
                 others = [core for core in ready if core is not current]
-                current = others[self.choices.choose(len(others), "the core that runs next", current.place)]
+                chosen = self.choices.choose(len(others), "the core that runs next", current.place, ORDER_OF_CORES)
+                current = others[chosen]
             self.current = current
             assert current.running is not None
             try:
                 next(current.running)
             except StopIteration:
                 current.done = True
+            except Halted as error:
+                self.faults.add(error.fault)
+                return False
             except EndlessLoop as error:
                 self.faults.add(
                     Fault("livelock", f"{current.title}{at_point(current.point)}: {error.message}", error.place)
                 )
                 return False
+
+    def _switches(self, current: Core) -> bool:
+        return self.choices.choose(MOST_SWITCHES, "which core runs next", current.place, ORDER_OF_CORES) == 1
 
     def _can_run(self, core: Core) -> bool:
         if core.polling is not None:
@@ -370,8 +379,10 @@ class TpuMachine(PipelinedMachine):
         key = next((key for key, buffer in core.buffers.items() if buffer is ref.buffer), None)
         if key == ("barrier",):
             return Ref(self._barrier(found).buffer, ref.views)
-        if key is None or key not in found.buffers:
-            raise UnsupportedError(f"{ref.buffer.name} is not allocated on device {wanted_device} yet")
+        if key is None:
+            raise UnsupportedError(f"{ref.buffer.name} is not allocated on device {wanted_device}")
+        if key not in found.buffers:  # of a scope that it has yet to enter
+            self._allocate(found, key, ref.buffer.name, ref.buffer.aval)
         return Ref(found.buffers[key], ref.views)
 
     def _device(self, described: Any, operands: Sequence[Any]) -> int:
@@ -382,10 +393,19 @@ class TpuMachine(PipelinedMachine):
         if isinstance(described, tuple):
             coordinates = [int(slot_value(one, operands)) for one in described]
             number = 0
-            for coordinate, (_, size) in zip(coordinates, self.axes, strict=True):
+            for coordinate, (axis, size) in zip(coordinates, self.axes, strict=True):
+                if not 0 <= coordinate < size:
+                    self._no_device(f"index {coordinate} of the mesh axis {axis}, which has {size}")
                 number = number * size + coordinate
             return number
-        return int(slot_value(described, operands))
+        number, count = int(slot_value(described, operands)), len(self.operands)
+        if not 0 <= number < count:
+            self._no_device(f"device {number} of {count}")
+        return number
+
+    def _no_device(self, what: str) -> NoReturn:
+        core = self.current
+        raise Halted(Fault("out-of-bounds", f"{core.title} copies or signals to {what}", core.place))
 
     def _axis_name(self, key: Any) -> Any:
         return key[0] if isinstance(key, tuple) and len(key) == 1 else key
@@ -416,6 +436,9 @@ class TpuMachine(PipelinedMachine):
             for semaphore, _ in signals:  # nothing is copied, and whoever waits goes on
                 semaphore.add(Signal(filled_size, dict(core.clock), core.place, what))
             return []
+        if device is None and _overlap(from_ref, to_ref):
+            message = f"{what} reads elements that it writes: what is read first is not defined"
+            self.faults.add(Fault("race", message, core.place, about=to_ref.buffer.name))
         add = bool(equation.params.get("add"))
         self._start(core, from_ref, to_ref, tuple(signals), core.place, what, add)
         return []
@@ -472,6 +495,13 @@ class TpuMachine(PipelinedMachine):
         counter = resolve(operands[ref.index], transforms, operands, 0, self.out_of_range)
         yield from self.pause()
         return [np.int32(self._semaphore(counter).count)]
+
+
+def _overlap(source: Ref, target: Ref) -> bool:
+    """Whether a copy's ends share elements."""
+    if source.buffer.number != target.buffer.number:
+        return False
+    return region(source).overlaps(region(target), source.buffer.data.shape)
 
 
 def _seen(buffer: Buffer) -> Array:

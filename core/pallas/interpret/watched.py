@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from hloscope.core.pallas.accesses import selected_loads
 from hloscope.core.pallas.call import PallasCall, at_point, from_point
 from hloscope.core.pallas.interpret.faults import Fault, Faults, Observer, Step
-from hloscope.core.pallas.interpret.machine import Machine
+from hloscope.core.pallas.interpret.machine import Machine, Run
 from hloscope.core.pallas.interpret.memory import (
     Buffer,
     Index,
@@ -34,7 +34,7 @@ from hloscope.core.pallas.interpret.memory import (
 )
 from hloscope.core.pallas.interpret.order import Agents, Choices, Clock, Detector, Race, Semaphore, Signal, Touch, join
 from hloscope.core.pallas.interpret.primitives import filled
-from hloscope.core.pallas.jaxpr import Array, Aval, Jaxpr, Span, dtype_of
+from hloscope.core.pallas.jaxpr import Array, Aval, Equation, Jaxpr, Span, dtype_of
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +53,8 @@ class Core:
     """In a loop that only somebody else can end: how much had changed by then, and where the loop is."""
     running: Generator[Any, None, Any] | None = None
     done: bool = False
-    scopes: int = 0
+    scopes: dict[int, int] = field(default_factory=dict[int, int])
+    """How often it has entered each ``run_scoped``."""
     buffers: dict[tuple[Any, ...], Buffer] = field(default_factory=dict[tuple[Any, ...], Buffer])
     """Memory by what it is: the same key on another core is the same allocation there."""
     scalars: list[Ref] = field(default_factory=list[Ref])
@@ -67,6 +68,8 @@ class Core:
         return f"core {self.number}" + (f" of device {self.device}" if self.device >= 0 else "")
 
 
+DISTANT = frozenset({"any", "hbm"})
+"""Memory that the cores of a device share."""
 SIDES = 2
 """Semaphores of a copy to another device: the sender's, then the receiver's."""
 
@@ -228,12 +231,24 @@ class WatchedMachine(Machine):
     # -- what a kernel does
     # accesses
 
-    def allocate(self, name: str, aval: Any) -> Ref:
-        core = self.current
-        core.scopes += 1
-        return self._allocate(core, ("scoped", core.scopes), name, aval)
+    def do_run_scoped(self, equation: Equation, operands: Sequence[Any]) -> Run:
+        body, core = cast("Jaxpr", equation.params["jaxpr"]), self.current
+        turn = core.scopes[id(equation)] = core.scopes.get(id(equation), 0) + 1
+        made = [
+            self._allocate(core, ("scoped", id(equation), turn, number), body.name_of(number), body.avals[variable])
+            for number, variable in enumerate(body.inputs)
+        ]
+        return (yield from self.run(body, made, operands))
 
     def _allocate(self, core: Core, key: tuple[Any, ...], name: str, aval: Aval) -> Ref:
+        """Memory of a core, which another one may have reached for before; HBM of a mesh's cores is one memory."""
+        if key in core.buffers:
+            return Ref(core.buffers[key])
+        if self.call.mesh is not None and aval.space in DISTANT:
+            for other in self.cores:
+                if other.device == core.device and key in other.buffers:
+                    core.buffers[key] = other.buffers[key]
+                    return Ref(core.buffers[key])
         dtype = dtype_of(aval.dtype)
         if aval.is_semaphore:
             buffer = Buffer(name, aval, np.zeros(aval.shape, dtype), "semaphore", owner=(core.device, core.number))
@@ -279,7 +294,7 @@ class WatchedMachine(Machine):
 
     def _check_space(self, ref: Ref, verb: str) -> None:
         """Source: ``jax-ml/jax:jax/_src/pallas/mosaic/lowering.py``: loads and stores reach VMEM and SMEM only."""
-        if ref.buffer.space in ("hbm", "any"):
+        if ref.buffer.space in DISTANT:
             self.faults.add(
                 Fault(
                     "memory-space",

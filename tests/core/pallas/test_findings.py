@@ -96,7 +96,8 @@ def test_a_race_names_both_accesses(kernels: Look) -> None:
     looked = kernels("wrong.py")
     race = next(one for one in looked.ran[0] if one.code == "race" and "= buf[...]" in looked.line(one))
     assert "buf[0:8, 0:128]" in race.message
-    assert ["copy.start()" in looked.lines[span.line - 1] for span, _ in race.related] == [True]
+    assert all("copy.start()" in looked.lines[span.line - 1] for span, _ in race.related)
+    assert [text for _, text in race.related if "copy of x_hbm" in text and "writes it" in text]
 
 
 def test_a_line_that_two_calls_share_is_told_for_each() -> None:
@@ -109,7 +110,11 @@ def test_a_line_that_two_calls_share_is_told_for_each() -> None:
 def test_a_changed_result_names_the_choice_that_changed_it(kernels: Look) -> None:
     looked = kernels("wrong.py")
     found = [one for one in looked.ran[0] if one.code == "order-dependent"]
-    assert any("copy.start()" in looked.line(one) and "ends at once or late" in one.message for one in found)
+    races = [one for one in looked.ran[0] if one.code == "race"]
+    # that of a race stands beside it: one fault is told once
+    beside = [(looked.lines[span.line - 1], text) for one in races for span, text in one.related]
+    assert any("copy.start()" in line and "ends at once or late" in text for line, text in beside)
+    assert not {one.line for one in found} & {span.line for one in races for span, _ in one.related}
     assert any("parallel dimension 0" in one.message for one in found)
 
 

@@ -218,6 +218,7 @@ def test_devices_copy_to_each_other(tmp_path: Path) -> None:
     found, rungs = interpret_trace(trace, runs=4)
     assert [(rung.call, rung.name, rung.outcome) for rung in rungs] == [
         ("waits", "tpu", "done"), ("reads_early", "tpu", "fault"), ("overtaken", "tpu", "fault"),
+        ("past_the_last", "tpu", "fault"),
     ]  # fmt: skip
     race = next(one for one in found if one.code == "race" and one.call == "reads_early")
     assert race.call == "reads_early" and "inbox[...]" in EXCHANGE.splitlines()[race.line - 1]
@@ -225,7 +226,15 @@ def test_devices_copy_to_each_other(tmp_path: Path) -> None:
     # a wait on a semaphore of two copies does not say which of them arrived
     overtaken = next(one for one in found if one.code == "race" and one.call == "overtaken")
     assert "inbox[0]" in EXCHANGE.splitlines()[overtaken.line - 1]
-    assert {one.call for one in found if one.severity in ("error", "warning")} == {"reads_early", "overtaken"}
+    (nobody,) = [one for one in found if one.code == "out-of-bounds"]
+    assert "to index 4 of the mesh axis x, which has 4" in nobody.message
+    assert "copy.start()" in EXCHANGE.splitlines()[nobody.line - 1]
+    # made in one place and called in another: the place is where it is made
+    assert {"pl.pallas_call(" in RING.splitlines()[(one.call_line or 0) - 1] for one in (race, overtaken, nobody)} == {
+        True
+    }
+    faulty = {one.call for one in found if one.severity in ("error", "warning")}
+    assert faulty == {"reads_early", "overtaken", "past_the_last"}
     program = trace.programs[0]
     assert program.jaxpr is not None
     (values,) = make_arguments(program)
@@ -251,6 +260,12 @@ def exchange(early, x_ref, o_ref, inbox, send, receive):
     copy.wait_send() if early else copy.wait()
     o_ref[...] = inbox[...] + 1.0
 
+def past_the_last(x_ref, o_ref, inbox, send, receive):
+    copy = pltpu.make_async_remote_copy(x_ref, inbox.at[0], send, receive, device_id=(lax.axis_index("x") + 1,),
+                                        device_id_type=pl.DeviceIdType.MESH)
+    copy.start()
+    o_ref[...] = x_ref[...]
+
 def overtaken(x_ref, o_ref, inbox, send, receive):
     me, count = lax.axis_index("x"), lax.axis_size("x")
     copies = [pltpu.make_async_remote_copy(x_ref, inbox.at[slot], send, receive, device_id=(lax.rem(me + 1, count),),
@@ -269,7 +284,7 @@ import jax, jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec as P
-from .exchange import exchange, overtaken
+from .exchange import exchange, overtaken, past_the_last
 
 def ring(early, x):
     mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -284,11 +299,13 @@ def patient(x=VALUES): return ring(False, x)
 
 def hasty(x=VALUES): return ring(True, x)
 
-def one_semaphore(x=VALUES):
+def one_semaphore(x=VALUES, kernel=overtaken):
     mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-    call = pl.pallas_call(overtaken, out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32),
+    call = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32),
         scratch_shapes=[pltpu.VMEM((2, 8, 128), jnp.float32), pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.DMA])
     return jax.shard_map(call, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)(x)
+
+def nobody_there(x=VALUES): return one_semaphore(x, past_the_last)
 """
 
 

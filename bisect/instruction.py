@@ -79,14 +79,14 @@ class InstructionSearch:
         if not chosen:
             narrowed = self._narrowed(stage)
             return ([stage], False) if narrowed is None else ([narrowed[0]], narrowed[1])
-        lines = self._lines(chosen[0]) if len(chosen) == 1 else []
+        lines = self._lines(chosen)
         if len(lines) == 1 and _reads_as_before(lines[0]):
             return [self._name_line(stage, lines[0])], True
         alone = chosen[0].after if len(chosen) == 1 and len(self.found.cone(chosen[0])) == 1 else None
         narrowed = self._narrowed(stage, None if alone is None or alone.called_computations else alone)
         if narrowed is not None:
             return [narrowed[0]], narrowed[1]
-        if lines:
+        if lines and len(chosen) == 1:
             cone = tuple(one.name for one in self.found.cone(chosen[0]))
             named = [(line, self._name_line(stage, line)) for line in lines]
             return [one if _reads_as_before(line) else replace(one, produced=cone) for line, one in named], False
@@ -118,9 +118,13 @@ class InstructionSearch:
             )
         return [borders[at] for at in sorted(chosen)]
 
-    def _lines(self, border: Border) -> list[Line]:
-        """Single lines inside a border that make it right when they are taken back; none where no line does."""
-        lines = changed_lines(self.found, border)
+    def _lines(self, borders: Sequence[Border]) -> list[Line]:
+        """Single lines inside borders that make it right when they are taken back; none where no line does.
+
+        One computation that several borders call has one line for all of them.
+        """
+        every = {line.after: line for border in borders for line in changed_lines(self.found, border)}
+        lines = list(every.values())
 
         def cured(members: frozenset[int]) -> Outcome:
             return self.judge.lines(self.found, [lines[at] for at in sorted(members)], self.earlier, self.number)

@@ -118,15 +118,16 @@ def pairs_of(
     place = {one: at for at, one in enumerate(_in_order(after.entry))}
     last = len(place)
 
-    def likeliest(group: list[Border]) -> tuple[bool, bool]:
+    def computed(group: list[Border]) -> int:
+        return min(place.get(one.after, last) for one in group)
+
+    def likeliest(group: list[Border]) -> tuple[bool, bool, int]:
         new = group[0].after
-        return origin(new) != origin(group[0].before), any(operand in pairs.fresh for operand in new.operands)
+        reads_new = any(_is_new(operand, pairs.fresh) for operand in new.operands)
+        return origin(new) != origin(group[0].before), reads_new, computed(group)
 
     pairs.groups = sorted(grouped.values(), key=likeliest)
-    pairs.chain = sorted(
-        (group for (_, rank), group in grouped.items() if rank == 0),
-        key=lambda group: min(place.get(one.after, last) for one in group),
-    )
+    pairs.chain = sorted((group for (_, rank), group in grouped.items() if rank == 0), key=computed)
     return pairs
 
 
@@ -157,6 +158,14 @@ def first_to_cure(pairs: Pairs, cures: Callable[[Sequence[Border]], bool]) -> li
             return chain[high - 1]
         return None
     return next((group for group in groups[1:] if left and ask([group])), None)
+
+
+def _is_new(one: HloInstruction, fresh: set[HloInstruction]) -> bool:
+    """Whether a value is new, or one that a loop or branch hands on which computes something new."""
+    while one.opcode == "get-tuple-element":
+        one = one.operand(0)
+    inner = one.called_computations if one.opcode in ("while", "conditional") else ()
+    return one in fresh or any(node in fresh for body in inner for node in body)
 
 
 def _in_order(computation: HloComputation) -> Iterable[HloInstruction]:

@@ -311,14 +311,14 @@ class _Reader:
             text = "" if one is None else ast.unparse(one)
             if "SemaphoreType." in text:
                 continue
-            if not isinstance(one, ast.Call) or callee(one) not in _SCRATCH:
+            if not isinstance(one, ast.Call) or callee(one, self.scope) not in _SCRATCH:
                 return None
             words = {word.arg: word.value for word in one.keywords}
             shape = shape_of(words.get("shape", one.args[0] if one.args else None), self.scope)
             dtype = type_name(words.get("dtype", one.args[1] if len(one.args) > 1 else None), self.scope)
             if dtype is None or shape is None:
                 return None
-            found.append(Aval("ref", shape, dtype, callee(one).lower()))
+            found.append(Aval("ref", shape, dtype, callee(one, self.scope).lower()))
         return found
 
     def _compiler(self) -> dict[str, Any] | None:
@@ -477,7 +477,7 @@ def element_type(array: ast.expr | None, scope: Scope, depth: int = 0) -> str | 
     if made is None:
         return None
     given = {word.arg: word.value for word in made.keywords}
-    place = 2 if callee(made) == "full" else 1
+    place = 2 if callee(made, scope) == "full" else 1
     return type_name(given.get("dtype", made.args[place] if len(made.args) > place else None), scope, depth)
 
 

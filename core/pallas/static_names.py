@@ -232,6 +232,10 @@ def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, _Bound]]
         yield target.id, value
     elif isinstance(target, ast.Tuple | ast.List) and all(isinstance(one, ast.Name) for one in target.elts):
         # m, n = x.shape
+        parts = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+        if len(parts) == len(target.elts) and not any(isinstance(one, ast.Starred) for one in parts):
+            yield from ((getattr(one, "id"), part) for one, part in zip(target.elts, parts, strict=True))
+            return
         for number, one in enumerate(target.elts):
             part = ast.Subscript(value, ast.Constant(number, None, **_PLACE), ast.Load())
             yield getattr(one, "id"), ast.copy_location(part, value)
@@ -267,10 +271,15 @@ def binds(node: ast.AST) -> list[str] | None:
 # -- values
 
 
-def callee(node: ast.Call) -> str:
-    """The last word of what is called."""
-    called = node.func
-    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+def callee(node: ast.Call, scope: Scope | None = None) -> str:
+    """The last word of what is called; with the names around, of what it was assigned from or imported as."""
+    called: ast.expr | None = node.func
+    if isinstance(called, ast.Name) and scope is not None:
+        called = follow(called, scope)
+    if isinstance(called, ast.Name):
+        known = scope.imports.get(called.id) if scope is not None else None
+        return called.id if known is None else known.rpartition(".")[2]
+    return called.attr if isinstance(called, ast.Attribute) else ""
 
 
 def full_name(node: ast.expr, scope: Scope) -> str:
@@ -320,7 +329,7 @@ def array_made(node: ast.expr | None, scope: Scope) -> ast.Call | None:
     node = follow(node, scope)
     if isinstance(node, ast.Name) and node.id not in scope.repeated:
         node = scope.defaults.get(node.id)
-    return node if isinstance(node, ast.Call) and callee(node) in ARRAYS else None
+    return node if isinstance(node, ast.Call) and callee(node, scope) in ARRAYS else None
 
 
 def array_shape(node: ast.expr | None, scope: Scope, depth: int = 0) -> tuple[int, ...] | None:
@@ -393,12 +402,12 @@ def value_of(node: ast.expr | None, names: Mapping[str, int], scope: Scope, dept
             raise Unknown from None
     if isinstance(node, ast.Subscript):
         return _element(node, names, scope, depth)
-    if isinstance(node, ast.Call) and callee(node) in _FUNCTIONS and not node.keywords:
+    if isinstance(node, ast.Call) and callee(node, scope) in _FUNCTIONS and not node.keywords:
         if isinstance(node.func, ast.Name) and node.func.id in scope.functions:
             raise Unknown
         values = [value_of(one, names, scope, depth + 1) for one in node.args]
         try:
-            return int(_FUNCTIONS[callee(node)](*values))
+            return int(_FUNCTIONS[callee(node, scope)](*values))
         except (TypeError, ZeroDivisionError, ValueError, OverflowError):
             raise Unknown from None
     raise Unknown

@@ -96,6 +96,12 @@ class Site:
     given, or a function of that name that is not jax's."""
 
     @property
+    def mentions_tpu(self) -> bool:
+        """Whether the call itself names something of ``jax.experimental.pallas.tpu``."""
+        words = (node for node in ast.walk(self.node) if isinstance(node, ast.Attribute))
+        return any("tpu." in full_name(one, self.scope).lower() for one in words)
+
+    @property
     def results(self) -> list[ast.expr | None]:
         """What ``out_shape`` lists, names followed."""
         written = self.given.words.get("out_shape")
@@ -221,11 +227,11 @@ def _site(node: ast.Call, function: str | None, scope: Scope) -> Site:
     words, closed = dict(given.words), given.closed
     prefetch: int | None = 0 if closed or "grid" in words else None
     spec = follow(words.get("grid_spec"), scope)
-    if isinstance(spec, ast.Call) and callee(spec).endswith("GridSpec"):
-        prefetched = callee(spec) == "PrefetchScalarGridSpec"
+    if isinstance(spec, ast.Call) and callee(spec, scope).endswith("GridSpec"):
+        prefetched = callee(spec, scope) == "PrefetchScalarGridSpec"
         inner = given_to(spec, "PrefetchScalarGridSpec" if prefetched else "GridSpec")
         words |= {word: value for word, value in inner.words.items() if word not in words}
-        closed = closed and inner.closed and callee(spec) in _POSITIONS
+        closed = closed and inner.closed and callee(spec, scope) in _POSITIONS
         prefetch = number(words.get("num_scalar_prefetch"), scope) if prefetched else 0
     elif spec is not None and not (isinstance(spec, ast.Constant) and spec.value is None):
         closed, prefetch = False, None
@@ -266,12 +272,14 @@ def _compiler(site: Site) -> tuple[tuple[str, ...], str | None]:
         return () if site.given.closed else unknown, None
     if not isinstance(params, ast.Call):
         return unknown, None
-    hint = full_name(params.func, scope).lower().rpartition(".")
+    hint = full_name(follow(params.func, scope) or params.func, scope).lower().rpartition(".")
     hint = (hint[0] or hint[2]).rpartition("pallas.")[2]
     backend = next((name for name in ("triton", "mosaic_gpu", "tpu") if name in hint), None)
     words = next((w.value for w in params.keywords if w.arg == "dimension_semantics"), None)
     if words is None:
-        plain = all(word.arg for word in params.keywords) and not params.args and callee(params).endswith("Params")
+        plain = (
+            all(word.arg for word in params.keywords) and not params.args and callee(params, scope).endswith("Params")
+        )
         return () if plain else unknown, backend
     listed = elements(words, scope)
     return unknown if listed is None else tuple(_word(one, scope) for one in listed), backend
@@ -287,7 +295,7 @@ def _word(node: ast.expr, scope: Scope) -> str:
 
 def _kernel(node: ast.expr | None, scope: Scope) -> ast.expr | None:
     node = follow(node, scope)
-    while isinstance(node, ast.Call) and callee(node) == "partial" and node.args:
+    while isinstance(node, ast.Call) and callee(node, scope) == "partial" and node.args:
         node = follow(node.args[0], scope)
     return node
 
@@ -327,7 +335,7 @@ def _specs(node: ast.expr | None, scope: Scope, closed: bool) -> list[Spec] | No
         if entry is not None and _no_block(entry):
             found.append(Spec(entry, None, None, None, whole=True))
             continue
-        if not isinstance(entry, ast.Call) or not callee(entry).endswith("BlockSpec"):
+        if not isinstance(entry, ast.Call) or not callee(entry, scope).endswith("BlockSpec"):
             return None
         found.append(_spec(entry, scope))
     return found
@@ -353,7 +361,7 @@ def _spec(node: ast.Call, scope: Scope) -> Spec:
     shape = _none_if_none(follow(words.get("block_shape"), scope))
     out = Spec(
         node, None, function, named, mapped=_none_if_none(mapped) is not None, whole=shape is None and given.closed,
-        buffers=_none_if_none(words.get("pipeline_mode")), closed=given.closed and callee(node) == "BlockSpec",
+        buffers=_none_if_none(words.get("pipeline_mode")), closed=given.closed and callee(node, scope) == "BlockSpec",
     )  # fmt: skip
     if isinstance(shape, ast.Attribute) and shape.attr == "shape":
         sizes = array_shape(shape.value, scope)
@@ -378,9 +386,9 @@ def _dimension(node: ast.expr, scope: Scope) -> tuple[str, int | None, tuple[int
         return "squeezed", 1, (0, 0)
     if isinstance(inner, ast.Attribute | ast.Name) and full_name(inner, scope).endswith(".squeezed"):
         return "squeezed", 1, (0, 0)
-    if not isinstance(inner, ast.Call) or callee(inner) not in DIMENSIONS:
+    if not isinstance(inner, ast.Call) or callee(inner, scope) not in DIMENSIONS:
         return "blocked", number(node, scope), (0, 0)
-    kind = KINDS[callee(inner)]
+    kind = KINDS[callee(inner, scope)]
     if kind == "squeezed":
         return kind, 1, (0, 0)
     words = {word.arg: word.value for word in inner.keywords}

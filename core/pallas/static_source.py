@@ -254,7 +254,8 @@ def _check_parallel(site: Site, backend: str | None, target: str | None, finding
     if site.grid is None or site.outputs is None or site.prefetch is None:
         return
     rank = len(site.grid)
-    gpu = backend in ("triton", "mosaic_gpu") or (backend is None and target in GPUS and site.given.closed)
+    unsaid = backend is None and target in GPUS and site.given.closed and not site.mentions_tpu
+    gpu = backend in ("triton", "mosaic_gpu") or unsaid
     if gpu and backend != "triton" and UNKNOWN_WORD in site.semantics:
         return
     if backend == "triton":

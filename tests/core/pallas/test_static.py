@@ -99,6 +99,11 @@ def test_parallel_steps_on_one_block() -> None:
     parallel = parallel.replace("((32, 128)", "((8, 128)")
     assert findings(parallel) == [("parallel-write-race", 7, "warning")]
     assert findings(parallel.replace('"parallel"', '"arbitrary"')) == []
+    # A GPU's programs have no order; a kernel with memory of a TPU is not meant for one.
+    plain = CALL.format(block="(8, 128)", map=one_block, more="").replace("((32, 128)", "((8, 128)")
+    assert findings(plain, "h100") == [("parallel-write-race", 7, "warning")]
+    assert findings(plain.replace("o_ref[...] =", "o_ref[0] ="), "h100") == findings(plain, "v5e") == []
+    assert findings(plain.replace("grid=", "scratch_shapes=[pltpu.VMEM((8, 128), F)], grid="), "h100") == []
     # Which words, or how many steps, the text does not say.
     assert findings(parallel.replace('"parallel"', "word")) == findings(parallel.replace("(4,)", "(n,)"))[1:] == []
     assert [one[0] for one in findings(parallel.replace("(4,)", "(n,)"))] == ["unsupported"]
@@ -233,6 +238,17 @@ def test_no_finding_where_the_text_does_not_say_all(fault: str, what: str) -> No
         text = text.replace(old, new)
     for target in (None, "v5e", "h100"):
         assert {one[0] for one in findings(text, target)} <= {"unsupported"}, text
+
+
+def test_things_may_be_called_by_other_names() -> None:
+    text = FAULTY["an uncovered row"].replace("jax.ShapeDtypeStruct(", "S(").replace("pl.BlockSpec(", "block(")
+    text = text.replace("jnp.float32", "F").replace(
+        "def kernel", "S, F = jax.ShapeDtypeStruct, jnp.float32\ndef kernel"
+    )
+    assert findings("from jax.experimental.pallas import BlockSpec as block\n" + text, "v5e") == [
+        ("output-never-written", 10, "warning")
+    ]
+    assert "output-never-written" not in [one[0] for one in findings(text)]
 
 
 def test_names_stand_for_what_they_are_where_they_are_seen() -> None:

@@ -216,9 +216,12 @@ def start() -> Iterator[Callable[..., Process]]:
         process.kill()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared() -> Iterator[Process]:
-    """One initialized server for the tests of a module that only read; its log must stay empty."""
+    """One initialized server for all tests that need no settings, each with texts of its own; its log must stay empty.
+
+    A start takes as long as most of these tests together.
+    """
     process = Process()
     process.client.initialize()
     yield process

@@ -61,8 +61,11 @@ def bisect(*words: object) -> tuple[int, dict[str, Any]]:
 @pytest.mark.slow
 def test_a_wrong_executable_of_right_stages_is_no_pass_s_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every curing pass is listed, and none is accused."""
-    monkeypatch.setattr(xla, "SWITCHES", xla.SWITCHES[:1])  # a child process for each
+    # A child process for each probe; that more passes are halved rightly is tested below.
+    monkeypatch.setattr(xla, "SWITCHES", xla.SWITCHES[:1])
     monkeypatch.setattr(xla, "MOST_FUELLED", 1)
+    few = ("algsimp", "dce", "fusion", "copy-insertion")
+    monkeypatch.setattr(xla, "passes_of", lambda folder: [one for one in passes_of(folder) if one in few])
     source = tmp_path / "shift.hlo"
     source.write_text(SHIFT)
     code, answer = bisect(source, "--engine", "xla")

@@ -44,8 +44,10 @@ from hloscope.core.pallas.static_sites import UNKNOWN_WORD, Site, Spec
 if TYPE_CHECKING:
     from hloscope.core.pallas.static_source import Columns
 
-MOST_POINTS = 1 << 16
+MOST_POINTS = 1 << 14
 """Largest literal grid that is walked, and most values that one entry of an index map is computed for."""
+MOST_OF_A_FILE = 1 << 16
+"""Steps of all the grids of a file that are walked: a text is read at every keystroke."""
 SMEM = 1 << 20
 """Bytes of scalar memory of a core of every TPU of ``TPUS``; jax's ``TpuInfo`` has the same for each."""
 _INDEX = Aval("array", (), "int32")
@@ -63,15 +65,25 @@ def backend_of(site: Site, target: str | None) -> str | None:
     return "tpu" if target in TPUS else None
 
 
-def literal_findings(site: Site, path: str, columns: Columns, target: str | None) -> Iterator[Finding]:
-    """What the checks of a traced call find in one, as far as its grid, blocks, index maps and arrays are literal."""
+def steps_of(site: Site) -> int:
+    """Steps of a literal grid; 0 where it is none."""
+    return math.prod(max(bound, 0) for bound in site.grid if bound is not None) if site.grid is not None else 0
+
+
+def literal_findings(
+    site: Site, path: str, columns: Columns, target: str | None, most: int = MOST_POINTS
+) -> Iterator[Finding]:
+    """What the checks of a traced call find in one, as far as its grid, blocks, index maps and arrays are literal.
+
+    Grids of more than ``most`` steps are not walked: there index maps are held to their range only.
+    """
     reader = _Reader(site, path, columns, target)
     if reader.backend == "tpu":
         yield from block_shapes.check_block_shapes(reader.subject(reader.shaped(), None))
     grid = reader.grid
     if grid is None:
         return
-    if math.prod(max(bound, 0) for bound in grid) > MOST_POINTS:
+    if steps_of(site) > min(most, MOST_POINTS):
         yield from _far_ranges(reader, grid)
         return
     subject = reader.walked(grid)

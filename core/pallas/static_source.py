@@ -21,7 +21,14 @@ from hloscope.core.pallas.chips import GPUS
 from hloscope.core.pallas.python_reader import read_python
 from hloscope.core.pallas.report import CallReport
 from hloscope.core.pallas.static_axes import stores_whole, unused_dimensions
-from hloscope.core.pallas.static_calls import backend_of, literal_findings, returned_entries
+from hloscope.core.pallas.static_calls import (
+    MOST_OF_A_FILE,
+    MOST_POINTS,
+    backend_of,
+    literal_findings,
+    returned_entries,
+    steps_of,
+)
 from hloscope.core.pallas.static_sites import UNKNOWN_WORD, Site, Spec, find_sites
 
 MOST_LINES = 8
@@ -69,15 +76,17 @@ def scan_text(
         if not site.wrapped and not reading.doubtful(site.node.lineno, site.node.end_lineno or site.node.lineno)
     ]
     findings = list(_unknown(whole, path, columns))
+    left = MOST_OF_A_FILE
     for site in whole:
         found = list(_check(site, path, columns, target))
         raced = {(one.line, one.column) for one in found if one.code == "parallel-write-race"}
         findings += found
         findings += [
             one
-            for one in literal_findings(site, path, columns, target)
+            for one in literal_findings(site, path, columns, target, left)
             if one.code != "parallel-write-race" or (one.line, one.column) not in raced
         ]
+        left -= steps_of(site) if steps_of(site) <= min(left, MOST_POINTS) else 0
     return reports, findings
 
 

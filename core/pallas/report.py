@@ -528,8 +528,9 @@ def _other_kernels(path: str, program: Program) -> list[Finding]:
             found.append(
                 Finding(
                     "unsupported", CODES["unsupported"].severity,
-                    f"a kernel that is no pallas_call ({equation.primitive}) is not looked at",
-                    at.file, at.line, at.column, at.end_line, at.end_column,
+                    f"a kernel that is no pallas_call and not over TensorCores ({equation.primitive}) is not looked at:"
+                    " Mosaic GPU's and the SparseCore's memories and barriers are not modelled",
+                    at.file, at.line, at.column, at.end_line, at.end_column, function=program.function,
                 )
             )  # fmt: skip
     return found

@@ -296,7 +296,20 @@ class GpuMachine(Machine):
             self._access(memory, ref, "write", mask)
         mask = _own(ref, mask)
         self._note_access("write", ref, mask)
-        self._put(ref, value, mask)
+        shared = None if any(map(_is_bitcast, ref.views)) else _lanes_by_element(ref, mask)
+        if shared is None:
+            self._put(ref, value, mask)
+            return
+        places, chosen = shared
+        label = f"which lane of one store comes last to an element of {ref.buffer.name}"
+        if self.choices.choose(2, label, self.place):
+            chosen = chosen[::-1]
+        flat, given = places.reshape(-1)[chosen], np.broadcast_to(np.asarray(value), places.shape).reshape(-1)[chosen]
+        data = ref.buffer.data.reshape(-1)
+        for place, one in zip(flat, given, strict=True):
+            data[place] = one
+        if ref.buffer.written is not None:
+            ref.buffer.written.reshape(-1)[flat] = True
 
     def _put(self, ref: Ref, value: Any, mask: Array | None) -> None:
         if mask is None:
@@ -443,9 +456,13 @@ def _lanes_by_element(target: Ref, mask: Array | None) -> tuple[Array, Array] | 
     return (places, chosen) if len(np.unique(places.reshape(-1)[chosen])) < len(chosen) else None
 
 
+def _is_bitcast(view: Index | Reinterpret) -> bool:
+    return isinstance(view, Reinterpret) and view.kind == "BitcastTransform"
+
+
 def _unbitcast(ref: Ref) -> list[Index | Reinterpret]:
     """The views of an atomic's target. Raises ``UnsupportedError`` for one that sees other elements."""
-    if any(isinstance(view, Reinterpret) and view.kind == "BitcastTransform" for view in ref.views):
+    if any(map(_is_bitcast, ref.views)):
         raise UnsupportedError("an atomic through a bitcast beside indices that are arrays is not supported")
     return list(ref.views)
 

@@ -94,6 +94,9 @@ class RunScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (LEAST[0], "-narrow"), (WIDE, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (LEAST[1], "-tall")]
 
+    AUTO_FOCUS = ""
+    """Each says at its start who has the focus; another one before that is drawn for nothing."""
+
     # Those who lose and get the focus draw themselves anew; the others look the same.
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
 
@@ -211,6 +214,8 @@ class RunScreen(Screen[None]):
             self.begun, self._begun_at = True, time.monotonic()
             self.at(self.where())
             self.start()
+            # The keys of what has the focus are among those that the line shows.
+            self.call_after_refresh(self.query_one(KeyLine).refresh)
 
     # ---------------------------------------------------------------- what a screen says of itself
     def body(self) -> ComposeResult:

@@ -205,7 +205,8 @@ class Reaching:
         if not left:
             return []
         shown = ", ".join(f"%{name} ({said})" for name, said in left[:3])
-        return [f"no input that was tried reaches {len(left)} places of the first stage, such as {shown}"]
+        places = "one place" if len(left) == 1 else f"{len(left)} places"
+        return [f"no input that was tried reaches {places} of the first stage, such as {shown}"]
 
     def _run(self, inputs: Sequence[Array]) -> set[tuple[int, Place]]:
         found: set[tuple[int, Place]] = set()

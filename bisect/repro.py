@@ -73,7 +73,10 @@ def gap(have, want):
     place = f" at [{', '.join(str(int(one)) for one in at)}]" if at else ""
     return f"off by {far:g}{place}: {have[at]} where {want[at]} is expected"
 
-for name in sys.argv[1:] or DEFAULT:
+here = os.path.dirname(os.path.abspath(__file__))
+names = [name if os.path.exists(os.path.join(here, name)) else os.path.abspath(name) for name in sys.argv[1:]]
+os.chdir(here)  # the names are those of this folder
+for name in names or DEFAULT:
     plain = name.removesuffix(".hlo") + ".cpu.hlo"
     name = plain if plain in RUNS else name  # as XLA:CPU takes it
     inputs, right, seen = RUNS.get(name, next(iter(RUNS.values())))

@@ -87,7 +87,13 @@ def test_the_script_needs_nothing_of_this_tool(tmp_path: Path) -> None:
     write_bundle(str(folder), found, SOURCE, ["bisect"], extras=Extras(jax=True))
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, "-I", "repro.py"], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=True
+        [sys.executable, "-I", str(folder / "repro.py")],
+        cwd="/",
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
     )
     assert done.stdout.startswith("module.hlo: result 0: off by 8"), done.stdout + done.stderr
 

@@ -90,6 +90,10 @@ def check_revisits(subject: Subject) -> Iterator[Finding]:
         )
 
 
+LOCKS = frozenset({"semaphore_wait", "atomic_cas"})
+"""Primitives by which steps that run at once may take turns."""
+
+
 def check_parallel(subject: Subject) -> Iterator[Finding]:
     """Output blocks that steps write which may run at the same time: parallel dimensions, or any programs of a GPU."""
     if subject.schedule is None:
@@ -147,10 +151,10 @@ def _own_writes(
     first, second, low, high = found
     (one, a), (other, b) = first, second
     window = ", ".join(f"{start}:{end}" for start, end in zip(low, high, strict=True))
-    if subject.facts is not None and any(e.primitive == "semaphore_wait" for e, _ in subject.facts.primitives):
+    if subject.facts is not None and any(e.primitive in LOCKS for e, _ in subject.facts.primitives):
         yield subject.finding(
             "unsupported",
-            f"whether semaphores order {points_text(subject.schedule.point(a))} and"
+            f"whether semaphores or locks order {points_text(subject.schedule.point(a))} and"
             f" {points_text(subject.schedule.point(b))}, which both write [{window}] of {title}, {LEFT_TO_A_RUN}",
             one.place,
         )

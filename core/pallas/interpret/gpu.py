@@ -72,6 +72,10 @@ class _Memory:
     """Program that last read it."""
     index: Array
     """Position of every element of the buffer."""
+    when: dict[str, Array]
+    """Moments of those last accesses."""
+    released: dict[int, dict[int, int]]
+    """Element that atomics synchronise on -> program -> moment up to which its accesses come before the next atomic."""
     places: dict[tuple[int, str], Span | None]
     """(program, kind of access) -> where it last did that."""
 
@@ -91,6 +95,9 @@ class GpuMachine(Machine):
         self.call, self.choices, self.observer = call, choices, observer
         self.faults = Faults()
         self.program = 0
+        self.moment = 0
+        self.known: dict[int, int] = {}
+        """Program -> moment up to which what it did comes before what the running one does: a lock was handed over."""
         slots = call.slots
         if slots.prefetch:
             raise UnsupportedError("scalar prefetch is a TPU's: the GPU backends do not have it")
@@ -141,6 +148,7 @@ class GpuMachine(Machine):
     def _run_program(self, number: int) -> None:
         point = self.points[number]
         self.program = number
+        self.known = {}
         self.point = self.call.own_point(point)
         self._note("step", f"program {number}")
         refs: list[Ref] = []
@@ -382,14 +390,22 @@ class GpuMachine(Machine):
         memory.places[me, kind] = self.place
         others = {"read": ("writer", "atomic"), "write": ("writer", "reader", "atomic"), "atomic": ("writer", "reader")}
         for name in others[kind]:
-            table = getattr(memory, name).reshape(-1)[chosen]
+            table, when = getattr(memory, name).reshape(-1)[chosen], memory.when[name][chosen]
             hit = np.flatnonzero((table != NOBODY) & (table != me))
+            if self.known:
+                hit = np.array([k for k in hit if when[k] > self.known.get(int(table[k]), 0)], np.int64)
             if len(hit):
                 other = int(table[hit[0]])
                 self._race(memory, ref, kind, name, other, int(chosen[hit[0]]))
                 break
-        column = {"read": memory.reader, "write": memory.writer, "atomic": memory.atomic}[kind].reshape(-1)
-        column[chosen] = me
+        column = {"read": "reader", "write": "writer", "atomic": "atomic"}[kind]
+        self.moment += 1
+        getattr(memory, column).reshape(-1)[chosen] = me
+        memory.when[column][chosen] = self.moment
+        if kind == "atomic" and len(chosen) == 1:  # it acquires and releases, as atomics of Triton do by default
+            known = memory.released.get(int(chosen[0]), {})
+            self.known = {q: max(self.known.get(q, 0), known.get(q, 0)) for q in {*self.known, *known}}
+            memory.released[int(chosen[0])] = {**self.known, me: self.moment}
 
     def _race(self, memory: _Memory, ref: Ref, kind: str, table: str, other: int, position: int) -> None:
         verbs = {"read": "reads", "write": "writes", "atomic": "updates", "reader": "reads", "writer": "writes"}
@@ -425,7 +441,9 @@ def _memory(name: str, aval: Any, kind: str, value: Array | None, windows: Seque
     written = np.zeros(whole.shape, bool) if kind == "output" else None
     tables = [np.full(whole.shape, NOBODY, np.int64) for _ in range(3)]
     index = np.arange(whole.size).reshape(whole.shape)
-    return _Memory(Buffer(name, aval, whole, "gmem", written), low, shape, inside, *tables, index=index, places={})
+    return _Memory(Buffer(name, aval, whole, "gmem", written), low, shape, inside, *tables, index=index, places={},
+                   when={name: np.zeros(whole.size, np.int64) for name in ("reader", "writer", "atomic")},
+                   released={})  # fmt: skip
 
 
 def _ends(dtype: np.dtype[Any]) -> tuple[int, int]:

@@ -156,6 +156,6 @@ def make_async(
     node.set_called("calls", computation)
     reading.inline.append(computation)
     reading.module.add_computation(computation, keep_name=True)
-    for i, (owner, key, value, place) in enumerate(reading.later):
+    for i, (owner, key, value, place, name) in enumerate(reading.later):
         if owner is node:
-            reading.later[i] = (root, key, value, place)
+            reading.later[i] = (root, key, value, place, name)

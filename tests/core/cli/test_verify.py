@@ -163,6 +163,14 @@ def test_what_only_the_text_shows(capsys: pytest.CaptureFixture[str], tmp_path: 
     code, out, _ = hloscope(capsys, "verify", path)
     said = [line.partition(": ")[2].partition(" is used before its definition")[0] for line in out.splitlines()]
     assert code == 1 and said == ["computation %f", "%n", "control predecessor %m"]
+    start = " s = ((f32[]), f32[], s32[]) call-start(p), to_apply=f\n ROOT d = f32[] call-done(s)\n"
+    path.write_text(
+        "HloModule m\nENTRY e {\n p = f32[] parameter(0)\n" + start + "}\nf {\n ROOT q = f32[] parameter(0)\n}\n"
+    )
+    code, out, _ = hloscope(capsys, "verify", path)
+    assert code == 1 and [line.partition(": ")[2][:36] for line in out.splitlines()] == [
+        "computation %f is used before its de"
+    ]
 
 
 def test_a_fault_of_the_header_has_its_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,17 @@ from hloscope.core.pallas.call import PallasCall
 from hloscope.core.pallas.grid import concrete_grid
 from hloscope.core.pallas.interpret.faults import Fault, Faults, Observer, Outcome, Step
 from hloscope.core.pallas.interpret.generic import block_index
+from hloscope.core.pallas.interpret.gpu_memory import (
+    NOBODY,
+    GlobalMemory,
+    chosen_part,
+    global_memory,
+    is_bitcast,
+    lanes_by_element,
+    own_lanes,
+    plain_views,
+    pointing,
+)
 from hloscope.core.pallas.interpret.loops import EndlessLoop, Stopped, changes
 from hloscope.core.pallas.interpret.lowering import Lowering
 from hloscope.core.pallas.interpret.machine import Machine, Run
@@ -35,7 +46,6 @@ from hloscope.core.pallas.interpret.memory import (
     clamp_range,
     keep_as_told,
     lanes_outside,
-    pointed,
     reach_text,
     read,
     region,
@@ -45,44 +55,13 @@ from hloscope.core.pallas.interpret.memory import (
 )
 from hloscope.core.pallas.interpret.order import Choices
 from hloscope.core.pallas.interpret.primitives import filled, uninitialised
-from hloscope.core.pallas.jaxpr import Array, Equation, Reinterpret, Span, dtype_of
+from hloscope.core.pallas.jaxpr import Array, Equation, Span, dtype_of
 
 PROVES = (
     "for this input: no unmasked access past the end of an array, no read of memory that nobody wrote, and no two"
     " programs that touch one element while one writes it without an atomic"
 )
 CANNOT = "other inputs, races inside one program's threads, what the compiler refuses, and time"
-NOBODY = -1
-
-
-@dataclass(slots=True, eq=False)
-class _Memory:
-    """An array in global memory: its buffer is padded on all sides, so that accesses outside can be told."""
-
-    buffer: Buffer
-    low: tuple[int, ...]
-    shape: tuple[int, ...]
-    inside: Array
-    """Which elements of the buffer belong to the array."""
-    writer: Array
-    """Program that last wrote an element without an atomic."""
-    atomic: Array
-    """Program that last used an atomic on it."""
-    reader: Array
-    """Program that last read it."""
-    index: Array
-    """Position of every element of the buffer."""
-    when: dict[str, Array]
-    """Moments of those last accesses."""
-    released: dict[int, dict[int, int]]
-    """Element that atomics synchronise on -> program -> moment up to which its accesses come before the next atomic."""
-    places: dict[tuple[int, str], Span | None]
-    """(program, kind of access) -> where it last did that."""
-
-    @property
-    def data(self) -> Array:
-        """The array's own elements."""
-        return self.buffer.data[tuple(slice(a, a + n) for a, n in zip(self.low, self.shape, strict=True))]
 
 
 class GpuMachine(Machine):
@@ -110,14 +89,14 @@ class GpuMachine(Machine):
             for operand in call.operands
         ]
         inputs = [np.asarray(one) for one in operands[slots.dynamic :]]
-        self.memories: list[_Memory] = []
+        self.memories: list[GlobalMemory] = []
         for position, operand in enumerate(call.operands):
             source = None if operand.kind == "input" else call.alias_of_output(operand.number)
             if source is not None:
                 self.memories.append(self.memories[source.number])
                 continue
             value = inputs[position] if operand.kind == "input" else None
-            self.memories.append(_memory(operand.name, operand.array, operand.kind, value, windows[position]))
+            self.memories.append(global_memory(operand.name, operand.array, operand.kind, value, windows[position]))
         self.windows = windows
 
     def run_call(self) -> Outcome:
@@ -175,7 +154,7 @@ class GpuMachine(Machine):
         box = tuple((a - by, b - by) for (a, b), by in zip(where.box, low, strict=True))
         self._note(kind, f"{ref.buffer.name}{replace(where, box=box)}")
 
-    def _global(self, ref: Ref) -> _Memory | None:
+    def _global(self, ref: Ref) -> GlobalMemory | None:
         data = ref.buffer.data  # an aliased output has its input's memory under a name of its own
         return next((memory for memory in self.memories if memory.buffer.data is data), None)
 
@@ -231,7 +210,7 @@ class GpuMachine(Machine):
                     self.place,
                 )
             )
-        return _pointing(ref, raw), np.asarray(mask) & ~outside
+        return pointing(ref, raw), np.asarray(mask) & ~outside
 
     def target(self, equation: Equation, operands: Sequence[Any], base: int) -> Ref:
         return self._unmasked(operands[0], equation.params["tree"] or (), operands, base)
@@ -250,7 +229,7 @@ class GpuMachine(Machine):
             return clamped
         raw = resolve(ref, transforms, operands, base, keep_as_told)
         try:
-            return replace(_pointing(ref, raw), stray=lanes_outside(ref, raw.views[len(ref.views) :]))
+            return replace(pointing(ref, raw), stray=lanes_outside(ref, raw.views[len(ref.views) :]))
         except UnsupportedError:  # which lanes they are is not known: none of them counts
             return replace(clamped, stray=np.ones(apply(ref.buffer.data, clamped.views).shape, bool))
 
@@ -279,12 +258,13 @@ class GpuMachine(Machine):
         memory = self._global(ref)
         if memory is not None:
             self._access(memory, ref, "read", mask)
-        mask = _own(ref, mask)
+        mask = own_lanes(ref, mask)
         written = ref.buffer.written
         if written is not None:
-            part = _chosen(apply(written, _plain(ref)), mask)
-            own = part.all() if memory is None else _chosen(apply(written | ~memory.inside, _plain(ref)), mask).all()
-            if not own:
+            views = plain_views(ref)
+            part = chosen_part(apply(written, views), mask)
+            own = part if memory is None else chosen_part(apply(written | ~memory.inside, views), mask)
+            if not own.all():
                 self._note_access("read_unwritten", ref, mask)
                 self.faults.add(
                     Fault(
@@ -302,9 +282,9 @@ class GpuMachine(Machine):
         memory = self._global(ref)
         if memory is not None:
             self._access(memory, ref, "write", mask)
-        mask = _own(ref, mask)
+        mask = own_lanes(ref, mask)
         self._note_access("write", ref, mask)
-        shared = None if any(map(_is_bitcast, ref.views)) else _lanes_by_element(ref, mask)
+        shared = None if any(map(is_bitcast, ref.views)) else lanes_by_element(ref, mask)
         if shared is None:
             self._put(ref, value, mask)
             return
@@ -329,9 +309,9 @@ class GpuMachine(Machine):
         memory = self._global(target)
         if memory is not None:
             self._access(memory, target, "atomic", mask)
-        mask = _own(target, mask)
+        mask = own_lanes(target, mask)
         written = target.buffer.written
-        if written is not None and not _chosen(apply(written, _plain(target)), mask).all():
+        if written is not None and not chosen_part(apply(written, plain_views(target)), mask).all():
             self.faults.add(
                 Fault(
                     "uninitialized-read",
@@ -340,7 +320,7 @@ class GpuMachine(Machine):
                 )
             )
         self._note_access("atomic", target, mask)
-        shared = _lanes_by_element(target, mask)
+        shared = lanes_by_element(target, mask)
         if shared is not None:
             return self._atomic_lanes(target, combine, values, shared)
         old = read(target)
@@ -371,10 +351,10 @@ class GpuMachine(Machine):
         self.changes += changes(before, flat[places.reshape(-1)], None)
         return old.reshape(places.shape)
 
-    def _access(self, memory: _Memory, ref: Ref, kind: str, mask: Array | None) -> None:
-        me, views = self.program, _plain(ref)
+    def _access(self, memory: GlobalMemory, ref: Ref, kind: str, mask: Array | None) -> None:
+        me, views = self.program, plain_views(ref)
         places = apply(memory.index, views)
-        chosen = np.reshape(_chosen(places, _own(ref, mask)), -1)
+        chosen = np.reshape(chosen_part(places, own_lanes(ref, mask)), -1)
         if not memory.inside.reshape(-1)[chosen].all():
             outside = int(np.count_nonzero(~memory.inside.reshape(-1)[chosen]))
             verb = {"read": "reads", "write": "writes", "atomic": "updates"}[kind]
@@ -407,7 +387,7 @@ class GpuMachine(Machine):
             self.known = {q: max(self.known.get(q, 0), known.get(q, 0)) for q in {*self.known, *known}}
             memory.released[int(chosen[0])] = {**self.known, me: self.moment}
 
-    def _race(self, memory: _Memory, ref: Ref, kind: str, table: str, other: int, position: int) -> None:
+    def _race(self, memory: GlobalMemory, ref: Ref, kind: str, table: str, other: int, position: int) -> None:
         verbs = {"read": "reads", "write": "writes", "atomic": "updates", "reader": "reads", "writer": "writes"}
         where = [
             int(i) - low for i, low in zip(np.unravel_index(position, memory.inside.shape), memory.low, strict=True)
@@ -428,78 +408,9 @@ class GpuMachine(Machine):
         yield
 
 
-def _memory(name: str, aval: Any, kind: str, value: Array | None, windows: Sequence[Any]) -> _Memory:
-    shape, dtype = aval.shape, dtype_of(aval.dtype)
-    low = tuple(max(0, *(-one.starts[d] for one in windows)) for d in range(len(shape)))
-    high = tuple(max(0, *(one.starts[d] + one.sizes[d] - shape[d] for one in windows)) for d in range(len(shape)))
-    whole = filled([a + n + b for a, n, b in zip(low, shape, high, strict=True)], dtype)
-    key = tuple(slice(a, a + n) for a, n in zip(low, shape, strict=True))
-    inside = np.zeros(whole.shape, bool)
-    inside[key] = True
-    if value is not None:
-        whole[key] = value.reshape(shape)
-    written = np.zeros(whole.shape, bool) if kind == "output" else None
-    tables = [np.full(whole.shape, NOBODY, np.int64) for _ in range(3)]
-    index = np.arange(whole.size).reshape(whole.shape)
-    return _Memory(Buffer(name, aval, whole, "gmem", written), low, shape, inside, *tables, index=index, places={},
-                   when={name: np.zeros(whole.size, np.int64) for name in ("reader", "writer", "atomic")},
-                   released={})  # fmt: skip
-
-
 def _ends(dtype: np.dtype[Any]) -> tuple[int, int]:
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
-
-
-def _plain(ref: Ref) -> list[Index]:
-    return [one for one in ref.views if isinstance(one, Index)]
-
-
-def _chosen(part: Array, mask: Array | None) -> Array:
-    part = np.asarray(part)
-    if mask is None:
-        return part
-    return part[np.broadcast_to(mask, part.shape)]
-
-
-def _lanes_by_element(target: Ref, mask: Array | None) -> tuple[Array, Array] | None:
-    """(element of each lane, the lanes that the mask selects) where some of those share an element; else None."""
-    if all(isinstance(view, Index) and view.is_basic for view in target.views):
-        return None
-    data = target.buffer.data
-    places = apply(np.arange(data.size).reshape(data.shape), _unbitcast(target))
-    chosen = np.arange(places.size)
-    if mask is not None:
-        chosen = chosen[np.broadcast_to(mask, places.shape).reshape(-1)]
-    return (places, chosen) if len(np.unique(places.reshape(-1)[chosen])) < len(chosen) else None
-
-
-def _is_bitcast(view: Index | Reinterpret) -> bool:
-    return isinstance(view, Reinterpret) and view.kind == "BitcastTransform"
-
-
-def _unbitcast(ref: Ref) -> list[Index | Reinterpret]:
-    """The views of an atomic's target. Raises ``UnsupportedError`` for one that sees other elements."""
-    if any(map(_is_bitcast, ref.views)):
-        raise UnsupportedError("an atomic through a bitcast beside indices that are arrays is not supported")
-    return list(ref.views)
-
-
-def _own(ref: Ref, mask: Array | None) -> Array | None:
-    """Which lanes of an access touch what is theirs; None where all do."""
-    if ref.stray is None:
-        return mask
-    return ~ref.stray if mask is None else np.asarray(mask) & ~ref.stray
-
-
-def _pointing(ref: Ref, raw: Ref) -> Ref:
-    """An access by the indices that the kernel gave, whose lanes keep their places; those outside see the edge."""
-    seen = apply(ref.buffer.data, ref.views)
-    kept: list[Index | Reinterpret] = []
-    for view in raw.views[len(ref.views) :]:
-        kept.append(pointed(view, seen.shape))
-        seen = apply(seen, kept[-1:])
-    return ref.seen(kept)
 
 
 def run_gpu(

@@ -62,18 +62,24 @@ class BufferAssignmentPass:
                 f"module {module.name} is not scheduled", hint="run copy-insertion and hlo-memory-scheduler before"
             )
 
+        refused = False
+
         def may_share(refusal: Refusal | None, allocation: BufferAllocation, buffer: HloBuffer) -> bool:
             if refusal is not None:
                 return True
+            nonlocal refused
             step = ctx.gate("join-allocation", buffer.values[0].instruction)
             if step:
                 step.done(detail=f"allocation {allocation.index}, {allocation.size} bytes")
+            refused |= not step
             return bool(step)
 
         def may_place(interval: HeapInterval) -> bool:
+            nonlocal refused
             step = ctx.gate("place-in-heap", interval.value.instruction)
             if step:
                 step.done(detail=f"{interval.size} bytes")
+            refused |= not step
             return bool(step)
 
         assignment = assign_buffers(
@@ -86,7 +92,8 @@ class BufferAssignmentPass:
         ctx.assignment = assignment
         if ctx.ledger.enabled:
             record(assignment, ctx.ledger)
-        if ctx.ledger.enabled or (ctx.dumps is not None and ctx.dumps.enabled):
+        # Without them a ledger's reader assigns the last stage again, which gives the same unless the gate said no.
+        if (ctx.dumps is not None and ctx.dumps.enabled) or (ctx.ledger.enabled and refused):
             ctx.reports.update((kind, text(assignment)) for kind, text in REPORTS.items())
         return False
 

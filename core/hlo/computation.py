@@ -88,6 +88,11 @@ class HloComputation:
         return self._root
 
     @property
+    def root_or_none(self) -> HloInstruction | None:
+        """The root, None while none is set."""
+        return self._root
+
+    @property
     def has_root(self) -> bool:
         """Whether a root is set."""
         return self._root is not None

@@ -148,6 +148,11 @@ class HloInstruction:
         self._source = line = source["line"]
         return line
 
+    @staticmethod
+    def lines_as_read(nodes: Sequence[HloInstruction]) -> list[str | None]:
+        """`source_line` of many."""
+        return [text if isinstance(text := node._source, str) else node.source_line for node in nodes]
+
     @source_line.setter
     def source_line(self, line: str | None) -> None:
         self._source = line
@@ -186,6 +191,11 @@ class HloInstruction:
         """Operands in order; one may stand there more than once."""
         return tuple(self._operands)
 
+    @property
+    def operand_names(self) -> list[str]:
+        """Names of the operands in order."""
+        return [operand._name for operand in self._operands]
+
     def operand(self, number: int) -> HloInstruction:
         """Operand `number`. Raises IndexError."""
         return self._operands[number]
@@ -220,6 +230,11 @@ class HloInstruction:
         return self._parent
 
     @property
+    def parent_or_none(self) -> HloComputation | None:
+        """The computation it is in, None before it was added and after it was removed."""
+        return self._parent
+
+    @property
     def in_computation(self) -> bool:
         """False before it was added and after it was removed."""
         return self._parent is not None
@@ -232,7 +247,7 @@ class HloInstruction:
     @property
     def is_root(self) -> bool:
         """True for the root of its computation."""
-        return self._parent is not None and self._parent.root is self
+        return self._parent is not None and self._parent.root_or_none is self
 
     # ---------------------------------------------------------------- constants and parameters
     @property

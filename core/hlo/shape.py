@@ -194,10 +194,13 @@ class Shape:
         if self.element_type == "buffer":
             inner = self.tuple_shapes[0].to_text(layout=layout, index_comments=index_comments)
             return f"b({inner})"
-        dims = ",".join(
-            ("?" if d == UNBOUNDED else f"<={d}") if self.dimension_is_dynamic(i) else str(d)
-            for i, d in enumerate(self.dimensions)
-        )
+        if self.dynamic_dimensions:
+            dims = ",".join([
+                ("?" if d == UNBOUNDED else f"<={d}") if self.dimension_is_dynamic(i) else str(d)
+                for i, d in enumerate(self.dimensions)
+            ])
+        else:
+            dims = ",".join(map(str, self.dimensions))
         text = f"{self.element_type}[{dims}]"
         if layout and self.layout is not None and (self.dimensions or self.layout.suffix()):
             text += str(self.layout)

@@ -321,16 +321,18 @@ class LayoutState:
         verdict: Verdict,
         fuel: int | None,
     ) -> None:
-        source = request.source
+        source, texts = request.source, self._texts
+        said = texts.get(wanted.minor_to_major) if isinstance(wanted, Layout) else None
+        was = verdict.old
         self.ctx.ledger.emit_values(
             LayoutConstraint,
             verdict.outcome,
             verdict.code,
             (
                 instruction.name, instruction.parent.name, fuel,
-                place + "{" + ",".join(map(str, index)) + "}" if index else place, self._text(wanted), request.rule,
-                request.priority, self.priority, None if source is None else self._where(source),
-                None if verdict.old is None else self._text(verdict.old), verdict.old_priority,
+                place + "{" + ",".join(map(str, index)) + "}" if index else place, said or self._text(wanted),
+                request.rule, request.priority, self.priority, None if source is None else self._where(source),
+                None if was is None else self._text(was), verdict.old_priority,
             ),
         )  # fmt: skip
 

@@ -49,7 +49,7 @@ _PASS_COLUMNS = (
 )  # fmt: skip
 _INSERT_PASS = f"INSERT INTO pass_rows({','.join(_PASS_COLUMNS)})VALUES({','.join('?' * len(_PASS_COLUMNS))})"
 _END_PASS = (
-    "UPDATE pass_rows SET ordinal=?,changed=?,ns=?,after=?,snapshot=?,fuel=?,file=?,next_pass=?,unannounced=?"
+    "UPDATE pass_rows SET ordinal=?,next_pass=?,changed=?,ns=?,file=?,snapshot=?,after=?,fuel=?,unannounced=?"
     " WHERE id=?"
 )
 _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -253,8 +253,8 @@ class LedgerWriter:
         self._strings_written = 1
         self._plans: dict[type[Event], _Plan] = {}
         self._new_types: list[tuple[int, str, str, str, str]] = []
-        self._pending = 0
-        """Events that wait."""
+        self._flush_at = _BATCH_EVENTS
+        """Number of the event that has the waiting ones written."""
         self._event_total = 0
         self._outcome_total = 0
         self._statements: list[tuple[str, tuple[object, ...]]] = []
@@ -382,18 +382,18 @@ class LedgerWriter:
         _, started, pipeline, name = self._open.pop()
         self._pass = self._open[-1][0] if self._open else None
         self._inherit(instructions, snapshot)
-        ended_row = {
-            "ordinal": self._ordinal, "changed": changed, "ns": ended - started if ns is None else ns,
-            "after": self._instructions, "snapshot": self._snapshot, "fuel": fuel_used,
-            "file": self._stored_file(file, pipeline, name, next_pass), "next_pass": self._strings[next_pass],
-            "unannounced": unannounced,
-        }  # fmt: skip
+        spent = ended - started if ns is None else ns
+        stored = None if file is None else self._stored_file(file, pipeline, name, next_pass)
+        following = self._strings[next_pass]
         waiting = self._pass_rows.get(row)
         if waiting is None:
-            self._pass_ends.append((*ended_row.values(), row))
+            self._pass_ends.append((
+                self._ordinal, following, changed, spent, stored, self._snapshot, self._instructions, fuel_used,
+                unannounced, row,
+            ))  # fmt: skip
         else:
-            for column, value in ended_row.items():
-                waiting[_PASS_COLUMNS.index(column)] = value
+            waiting[2], waiting[7:9], waiting[10:13] = self._ordinal, (following, changed), (spent, stored, self._snapshot)
+            waiting[14:] = self._instructions, fuel_used, unannounced
         self._ordinal += 1
 
     def add_pass(self, record: PassRecord) -> int:
@@ -446,8 +446,7 @@ class LedgerWriter:
             row = self._pass
         self._event_total = total = self._event_total + 1
         plan.flat += (total, outcome, row, None if row else self._module, *plan.columns(event))
-        self._pending += 1
-        if self._pending >= _BATCH_EVENTS:
+        if total >= self._flush_at:
             self.flush()
 
     def emit_values(self, kind: type[Event], verdict: str | None, code: str | None, values: tuple[Value, ...]) -> None:
@@ -455,16 +454,14 @@ class LedgerWriter:
         if not self.enabled:
             return
         plan = self._plans.get(kind) or self._plan(kind)
-        short = (verdict, code)
-        outcome = plan.short.get(short)
+        outcome = plan.short.get((verdict, code))
         if outcome is None:
             key = (verdict, code, "core", "recorded", None)
-            outcome = plan.short[short] = plan.outcomes.get(key) or self._outcome(plan, key)
+            outcome = plan.short[verdict, code] = plan.outcomes.get(key) or self._outcome(plan, key)
         row = self._pass
         self._event_total = total = self._event_total + 1
         plan.flat += (total, outcome, row, None if row else self._module, *values)
-        self._pending += 1
-        if self._pending >= _BATCH_EVENTS:
+        if total >= self._flush_at:
             self.flush()
 
     def add_snapshot(self, text: str | bytes) -> int:
@@ -540,7 +537,7 @@ class LedgerWriter:
         self._pass_rows.clear()
         self._pass_ends.clear()
         self._new_types.clear()
-        self._pending = 0
+        self._flush_at = self._event_total + _BATCH_EVENTS
 
     def _write_strings(self) -> None:
         fresh = len(self._strings) - self._strings_written

@@ -120,6 +120,7 @@ class PassContext:
         self._fuel_out: set[str] = set()
         self._printed: dict[HloComputation, tuple[int, list[str]]] = {}
         self._writer: LineWriter | None = None
+        self._counted: int | None = None
         self._free = Step(self, None, None)
         self._outside = PassRun(0, "", "", 0)
 
@@ -153,8 +154,8 @@ class PassContext:
         if not self._handlers and not self.ledger.enabled:
             run.applied += 1
             return self._free
-        if computation is None and instruction is not None and instruction.in_computation:
-            computation = instruction.parent
+        if computation is None and instruction is not None:
+            computation = instruction.parent_or_none
         question = Question(
             self.lineage, run.name, run.pipeline, run.pass_id, run.occurrence, ordinal, rule, instruction, others,
             computation,
@@ -195,6 +196,12 @@ class PassContext:
         )
 
     # ---------------------------------------------------------------- snapshots
+    def instruction_count(self, module: HloModule, *, again: bool = False) -> int:
+        """The module's instructions as they were last counted, or `again`, because something may have changed."""
+        if again or self._counted is None:
+            self._counted = module.instruction_count
+        return self._counted
+
     def snapshot(self, module: HloModule) -> int | None:
         """Put the module's text into the ledger and return its number there; None without a ledger.
 
@@ -224,6 +231,11 @@ class PassContext:
         return self.shown
 
     # ---------------------------------------------------------------- runs (for the pipeline)
+    @property
+    def is_running(self) -> bool:
+        """Whether a pass is open."""
+        return bool(self._stack)
+
     @property
     def current(self) -> PassRun:
         """The innermost running pass; an unnamed one outside any."""

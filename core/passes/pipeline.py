@@ -85,6 +85,8 @@ class HloPassPipeline:
         if flags.xla_disable_all_hlo_passes and not rev_a:
             return False
         passes = self._enabled_rev_a(ctx) if rev_a else self._passes
+        if ctx.ledger.enabled and not ctx.is_running:
+            ctx.instruction_count(module, again=True)
         self._check_invariants(module, ctx, PIPELINE_START)
         self._record_start(module, ctx, passes)
         changed = False
@@ -104,7 +106,7 @@ class HloPassPipeline:
         run = ctx.push_run(one.name, self.name, is_pipeline=one.is_pipeline)
         run.started_us = time.time_ns() // 1000
         versions = None if one.is_pipeline else _versions(module)
-        count = module.instruction_count if ledger.enabled else None
+        count = ctx.instruction_count(module) if ledger.enabled else None
         row = ledger.begin_pass(one.name, pipeline=self.name, xla_pass_id=run.pass_id, instructions=count)
         try:
             in_pipeline = seen_here[one.name]
@@ -138,7 +140,7 @@ class HloPassPipeline:
             ledger.end_pass(
                 row,
                 changed=changed or silent,
-                instructions=module.instruction_count,
+                instructions=ctx.instruction_count(module, again=(changed and not one.is_pipeline) or run.touched),
                 snapshot=snapshot,
                 fuel_used=None if one.is_pipeline else run.applied,
                 file=run.files[0] if run.files else None,

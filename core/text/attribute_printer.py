@@ -15,7 +15,7 @@ from hloscope.core.errors import HloscopeError
 from hloscope.core.hlo.attributes import CONTROL
 from hloscope.core.hlo.literal import ELIDED, format_scalar
 from hloscope.core.text.async_sugar import expandable, wrapped_computation
-from hloscope.core.text.opcode_syntax import syntax_of
+from hloscope.core.text.opcode_syntax import OpcodeSyntax, syntax_of
 from hloscope.core.text.sharding_forms import for_tuple
 from hloscope.core.text.value_forms import FORMS, canonical_value, is_usual_value
 
@@ -50,6 +50,7 @@ class AttributeWriter:
         self._with_own = own
         """Whether a sugared instruction shows the attributes of the one that it runs."""
         self._known: dict[tuple[str, str], str] = {}
+        self._pieces: dict[str, dict[tuple[str, str | None], tuple[int, str]]] = {}
 
     # ---------------------------------------------------------------- asynchronous instructions
     def wrapped(self, node: HloInstruction) -> HloComputation | None:
@@ -106,9 +107,7 @@ class AttributeWriter:
             if name in forgotten:
                 continue
             if text is None:
-                value = self._references(node, name)
-                if name == "to_apply" and opcode == "custom-call":
-                    name, value = "called_computations", "{" + value + "}"
+                name, value = self._references(node, name)
             else:
                 value = known.get((name, text))
                 if value is None or name == "sharding":
@@ -133,13 +132,60 @@ class AttributeWriter:
                 return [out[at] for at in order]
         return out
 
-    def _references(self, node: HloInstruction, name: str) -> str:
+    def tail(self, node: HloInstruction) -> str:
+        """The attributes as they stand behind the operands; what prints is what `attributes` says.
+
+        Made of pieces that are kept by opcode, name and text, since many instructions share them.
+        """
+        opcode = node.opcode
+        syntax = syntax_of(opcode)
+        if self._exact or syntax.added or opcode in _OTHERWISE:
+            return "".join([f", {name}={value}" for name, value in self.attributes(node)])
+        known = self._pieces.get(opcode)
+        if known is None:
+            known = self._pieces[opcode] = {}
+        pieces: list[str] = []
+        places: list[int] = []
+        last, in_order = -1, True
+        for item in node.raw_attrs.items():
+            found = known.get(item)
+            if found is None:
+                found = self._piece(node, syntax, item)
+                if item in self._known and item[0] != "sharding":
+                    known[item] = found
+            place, piece = found
+            if piece:
+                in_order &= place >= last
+                last = place
+                places.append(place)
+                pieces.append(piece)
+        if not in_order:
+            pieces = [pieces[at] for at in sorted(range(len(places)), key=places.__getitem__)]
+        return "".join(pieces)
+
+    def _piece(self, node: HloInstruction, syntax: OpcodeSyntax, item: tuple[str, str | None]) -> tuple[int, str]:
+        """One attribute's place and text, an empty one where it is left out."""
+        name, text = item
+        if text is None:
+            name, value = self._references(node, name)
+        else:
+            value = self._form(node, name, text)
+        if not value or syntax.omitted.get(name) == value:
+            return 0, ""
+        return syntax.rank.get(name, _UNKNOWN_RANK), f", {name}={value}"
+
+    def _references(self, node: HloInstruction, name: str) -> tuple[str, str]:
+        """The name and text of an attribute that the graph holds."""
         sign = self._sign
         if name == CONTROL:
             before = node.control_predecessors
-            return "{" + ", ".join([sign + self._name(p.name) for p in before]) + "}" if before else ""
+            return name, "{" + ", ".join([sign + self._name(p.name) for p in before]) + "}" if before else ""
         text = ", ".join([sign + self._name(c.name) for c in node.called.get(name, ())])
-        return "{" + text + "}" if name in node.calls_as_list else text
+        if name in node.calls_as_list:
+            text = "{" + text + "}"
+        if name == "to_apply" and node.opcode == "custom-call":
+            return "called_computations", "{" + text + "}"
+        return name, text
 
     def _name(self, name: str) -> str:
         return name if self._ids else name.partition(".")[0]
@@ -185,6 +231,8 @@ class AttributeWriter:
 
 _DERIVED = frozenset({"compare", "outfeed", "map"})
 _DERIVED_EXACT = _DERIVED | {"get-tuple-element"}
+_OTHERWISE = _DERIVED | ASYNC
+"""Opcodes whose attributes are not simply those that they have."""
 _NO_WAITS = re.compile(r'"wait_on_operation_queues"\s*:\s*\[\s*\]\s*,')
 """What XLA takes out of a configuration. Source: ``openxla/xla:xla/hlo/ir/backend_config.cc``."""
 

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from hloscope.core.errors import HloscopeError, InternalError
 from hloscope.core.hlo.attributes import CALLED, CONTROL, parse_replica_groups, quote
+from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.shape import Shape
 from hloscope.core.text.async_sugar import expandable
 from hloscope.core.text.attribute_printer import ASYNC, AttributeWriter, constant_text, few_constants_text
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from hloscope.core.hlo.computation import HloComputation
-    from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.hlo.stack_frames import StackFrames
 
@@ -234,13 +234,11 @@ def _line(node: HloInstruction, writer: LineWriter, names: Mapping[HloInstructio
     attributes = writer.attributes
     if options is DEFAULT:
         opcode = node.opcode if node.opcode not in ASYNC else attributes.opcode(node)
-        payload = node.payload
-        if payload is None and node.operand_count <= 5:
-            inside = ", ".join(["%" + operand.name for operand in node.operands])
+        if node.payload is None and node.operand_count <= 5:
+            inside = ", ".join([f"%{name}" for name in node.operand_names])
         else:
             inside = _operands(node, writer, names)
-        tail = "".join([f", {key}={value}" for key, value in attributes.attributes(node)])
-        return f"{root}%{node.name} = {writer.shape(node.shape)} {opcode}({inside}){tail}"
+        return f"{root}%{node.name} = {writer.shape(node.shape)} {opcode}({inside}){attributes.tail(node)}"
     sign = "%" if options.percent and not options.canonical_names else ""
     opcode = attributes.opcode(node)
     name = names.get(node) or writer.name(node.name)
@@ -368,12 +366,16 @@ def computation_lines(
 
 
 def _lines_as_read(nodes: Sequence[HloInstruction], options: PrintOptions, writer: LineWriter) -> list[str]:
-    lines = [node.source_line for node in nodes]
+    lines = HloInstruction.lines_as_read(nodes)
     for at, line in enumerate(lines):
         if line is None or line[0] != " ":
             # Indented once and kept: a snapshot looks lines up, and the same string object is found fastest.
             node = nodes[at]
-            lines[at] = node.source_line = "  " + (print_instruction(node, options, writer) if line is None else line)
+            if line is None:
+                line = node.line_cache
+                if line is None or options is not DEFAULT:
+                    line = print_instruction(node, options, writer)
+            lines[at] = node.source_line = "  " + line
     return cast("list[str]", lines)
 
 

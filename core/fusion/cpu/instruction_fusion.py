@@ -227,35 +227,28 @@ class _Computation:
         step = self._steps.take()
         if not self._ctx.ledger.enabled:
             return
-        self._ctx.ledger.emit(
-            FusionDecision(
-                subject=producer.name,
-                computation=self._computation.name,
-                verdict="refused",
-                code=refusal.code,
-                step=step,
-                consumers=(consumer.name,),
-                reason=refusal.reason + (f" ({refusal.numbers})" if refusal.numbers else ""),
-                bytes=_bytes(producer),
-                operand=position,
-            )
-        )
+        reason = refusal.reason + (f" ({refusal.numbers})" if refusal.numbers else "")
+        self._ctx.ledger.emit_values(
+            FusionDecision,
+            "refused",
+            refusal.code,
+            (
+                producer.name, self._computation.name, None, step, (consumer.name,), reason, None, None,
+                _bytes(producer), None, position,
+            ),
+        )  # fmt: skip
 
     def _emit(self, names: tuple[str, int, str], position: int, fusion: str, fuel: int | None) -> None:
         producer, size, consumer = names
-        self._ctx.ledger.emit(
-            FusionDecision(
-                subject=producer,
-                computation=self._computation.name,
-                verdict="fused",
-                fuel=fuel,
-                step=self._steps.take(),
-                consumers=(consumer,),
-                bytes=size,
-                made=fusion,
-                operand=position,
-            )
-        )
+        self._ctx.ledger.emit_values(
+            FusionDecision,
+            "fused",
+            None,
+            (
+                producer, self._computation.name, fuel, self._steps.take(), (consumer,), None, None, None, size, fusion,
+                position,
+            ),
+        )  # fmt: skip
 
 
 def _bytes(producer: HloInstruction) -> int | None:

@@ -278,9 +278,9 @@ class IndexParts:
             out.append(Finding("duplicate", f"{self.text[slice(*span)]} is defined twice", *span, related=related))
         if lost:
             return out
-        ends = {c.runs[0][0]: c.stop for c in self.computations if c.runs}
-        for begin, word in self.resolver.undefined:
-            span = self._where(word, int(columns[0][begin]), ends.get(begin, len(self.text)))
+        for row, word in self.resolver.undefined:
+            # At the use itself: a search from the computation's begin takes long where much is undefined far down.
+            span = self._where(word, int(columns[6][row]), int(columns[7][row]))
             out.append(Finding("undefined", f"instruction {word} is not defined", *span))
         for row, word in undefined_calls:
             span = self._where(word, int(columns[7][row]), int(columns[1][row]))

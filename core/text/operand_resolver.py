@@ -20,7 +20,7 @@ class OperandResolver:
 
     def __init__(self) -> None:
         self.undefined: list[tuple[int, str]] = []
-        """First instruction of the computation, and the name that it does not define; a few hundred at most."""
+        """Instructions and names that they use and their computations do not define, each once; a few hundred at most."""
         self.duplicates: list[tuple[int, int]] = []
         """An instruction and an earlier one of the same name in its computation."""
         self._names: list[str] = []
@@ -69,12 +69,17 @@ class OperandResolver:
         np.cumsum(counts, out=offsets[1:])
         base, done = self._base, bounds[-1][1]
         edges = offsets[np.array(bounds).reshape(-1) - base].tolist()
+        undefined: list[tuple[int, str]] = []
         names, operands = self._names, self._operands
         indices: list[int] = []
         for k, (begin, end) in enumerate(bounds):
-            self._computation(
-                names[begin - base : end - base], begin, operands[edges[2 * k] : edges[2 * k + 1]], indices
-            )
+            first, last = edges[2 * k], edges[2 * k + 1]
+            found = self._computation(names[begin - base : end - base], begin, operands[first:last], indices)
+            undefined += [(first + at, word) for at, word in found]
+        if undefined:
+            owners = np.searchsorted(offsets, [at for at, _ in undefined], "right") - 1 + base
+            uses = zip(owners.tolist(), [word for _, word in undefined], strict=True)
+            self.undefined += list(dict.fromkeys(uses))
         self._done.append(np.array(indices, np.int32))
         self._done_counts.append(counts[: done - base])
         self._operands = operands[int(offsets[done - base]) :]
@@ -82,13 +87,17 @@ class OperandResolver:
         self._counts = [counts[done - base :]]
         self._base = done
 
-    def _computation(self, names: list[str], begin: int, operands: list[str], out: list[int]) -> None:
+    def _computation(
+        self, names: list[str], begin: int, operands: list[str], out: list[int]
+    ) -> list[tuple[int, str]]:
+        """Resolve one computation; which operands stay unknown, as far as these are kept."""
         table = dict(zip(names, range(begin, begin + len(names)), strict=True))
         if len(table) != len(names):
             self._note_duplicates(names, begin)
             # The first definition is the one meant.
             table = dict(zip(reversed(names), range(begin + len(names) - 1, begin - 1, -1), strict=True))
         found = list(map(table.get, operands, repeat(-1)))
+        unknown: list[tuple[int, str]] = []
         if -1 in found:
             for k, row in enumerate(found):
                 if row != -1:
@@ -96,9 +105,10 @@ class OperandResolver:
                 # `t#0` picks a tuple's element, `a:` is an older way to write a name.
                 word = operands[k].strip().split("#")[0].rstrip(": \t\r")
                 found[k] = table.get(word, -1)
-                if found[k] == -1 and len(self.undefined) < _MAX_KEPT:
-                    self.undefined.append((begin, word))
+                if found[k] == -1 and len(unknown) + len(self.undefined) < _MAX_KEPT:
+                    unknown.append((k, word))
         out.extend(found)
+        return unknown
 
     def _note_duplicates(self, names: list[str], begin: int) -> None:
         seen: dict[str, int] = {}

@@ -505,7 +505,7 @@ class _Splice:
         at = np.flatnonzero(new.operands[begin:end] < 0) + begin
         if len(at) > MOST_FINDINGS:
             return False
-        stop = int(new.computation_stops[self.piece.c0])
+        said: set[tuple[int, str]] = set()
         owners = np.searchsorted(new.operand_rows, at, "right") - 1
         for position, i in zip(at.tolist(), owners.tolist(), strict=True):
             words = _operand_words(index, i)
@@ -515,8 +515,9 @@ class _Splice:
             row = meaning.first(words[k])
             if row >= 0:
                 new.operands[position] = row
-            else:
-                span = _where(text, words[k], int(new.starts[low]), stop)
+            elif (i, words[k]) not in said:
+                said.add((i, words[k]))
+                span = _where(text, words[k], int(new.operand_starts[i]), int(new.operand_ends[i]))
                 new.findings.append(Finding("undefined", f"instruction {words[k]} is not defined", *span))
         for row, first in meaning.repeated():
             span, earlier = index.name_span(row), index.name_span(first)

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -219,6 +220,18 @@ def test_more_findings() -> None:
     assert [d.code for d in bom.diagnostics] == ["byte-order-mark"] and bom.module_name == "m"
     open_ended = index("HloModule m\nf {\n  a = f32[] parameter(0)\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n")
     assert [d.code for d in open_ended.diagnostics] == ["unclosed"] and open_ended.computation_count == 2
+
+
+def test_each_use_of_an_unknown_name_is_told_where_it_stands() -> None:
+    lines = [f"  %a.{n} = f32[] add(%b.{n}, %b.{n}), metadata={{op_name=\"b.{n + 1}\"}}\n" for n in range(2, 4_000)]
+    text = "".join(["HloModule m\nENTRY e {\n", *lines, "  ROOT %r = f32[] add(%a.2, %b.3)\n}\n"])
+    begin = time.process_time()
+    ix = index(text)
+    # A search for each from the computation's begin takes seconds.
+    assert time.process_time() - begin < 1.5
+    for number, one in enumerate(ix.diagnostics):
+        assert text[one.offset : one.end_offset] == f"b.{number + 2}" and one.line == number + 3
+    assert len(ix.diagnostics) > 200
 
 
 def test_truncated_text_does_not_complain_of_what_it_lost() -> None:

@@ -566,7 +566,9 @@ def _show(answer: Answer, line: Callable[[Culprit], int | None]) -> None:
         if at is not None:
             click.echo(f"  {one.file}:{at}: %{one.instruction}" if one.instruction else f"  {one.file}:{at}")
         if one.fuel is not None and one.pipeline != "pallas":
-            click.echo(f"  see it: hloscope opt … --fuel {one.pass_name}={one.fuel}, right with ={one.fuel - 1}")
+            without = f"{one.pass_name}={one.fuel - 1}"
+            right = "right" if f"--fuel {without}" in answer.cures else "left out"
+            click.echo(f"  see it: hloscope opt … --fuel {one.pass_name}={one.fuel}, {right} with ={one.fuel - 1}")
     if answer.pair:
         click.echo(f"pair: {' and '.join(answer.pair)}: the fault shows only where both run")
     for said in answer.evidence:

@@ -280,13 +280,13 @@ def single_cures(
     if not found and helped and not stack:
         # Only several together help: of the smallest group that does, those that cannot be left on.
         group = min(helped, key=len)
-        members = _needed(group, lambda one: len(steps) < budget and ask([one])[0].kind == "right")
+        members = needed(group, lambda one: len(steps) < budget and ask([one])[0].kind == "right")
         if len(members) > 1:
             found.append(members)
     return found, steps
 
 
-def _needed(group: tuple[str, ...], helps: Callable[[tuple[str, ...]], bool]) -> tuple[str, ...]:
+def needed(group: tuple[str, ...], helps: Callable[[tuple[str, ...]], bool]) -> tuple[str, ...]:
     """A smallest part of a group that still helps: ddmin over what can be left out."""
     left, size = group, max(1, len(group) // 2)
     while True:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from hloscope.bisect.probing import Prober
 from hloscope.bisect.result import Answer, Culprit, Probe, Verdict
 from hloscope.bisect.safety import shares_wrongly
-from hloscope.bisect.search import Found, NoFault, Outcome, Step, confidence, first_wrong, smallest_cure
+from hloscope.bisect.search import Found, NoFault, Outcome, Step, confidence, first_wrong, needed, smallest_cure
+from hloscope.bisect.subjects.core_child import Heard
 from hloscope.bisect.subjects.core_probe import Choice, CoreJudge, CoreSubject, CoreTask
 from hloscope.core.ledger import BisectProbe, LedgerReader, LedgerWriter, RewriteDecision, RunInfo
 from hloscope.core.passes.gate import DecisionFilter, GateHandler, Question, Refusal
@@ -59,6 +60,8 @@ class CoreSearch:
     _judge: CoreJudge = field(init=False)
     _steps: list[Step] = field(default_factory=list[Step])
     _so_far: str = ""
+    _offers: list[_Offer] = field(default_factory=list["_Offer"])
+    """What may cure: tried on the whole compile at the end."""
 
     def __post_init__(self) -> None:
         values_only = not self.oracle.evaluates
@@ -87,7 +90,10 @@ class CoreSearch:
             answer.culprits.extend(more.culprits)
             answer.evidence.append(f"with all runs of {names[-1]} off it is still wrong:")
             answer.evidence.extend(more.evidence)
+            answer.pair = answer.pair or more.pair
             names.append(more.culprits[0].pass_name)
+        if answer.verdict != "not-deterministic":
+            self._cures(answer)
         answer.probes = _report(self._steps)
         return answer
 
@@ -143,16 +149,16 @@ class CoreSearch:
                 f"probes between gave no answer: the culprit is one of {_name(first)} … {_name(guilty)}"
             )
         skip = tuple(range(guilty.pass_id + 1, last_id + 1))
-        asked = _asked(subject, guilty, skip)
+        asked, heard = _asked(subject, guilty, skip)
         fuel = None
         if asked == 0 or not found.exact:
             answer.evidence.append(f"{guilty.name} asked the gate for nothing: the whole pass is the smallest unit")
-            self._cure(subject, answer, (guilty,))
+            self._offers.append(_Offer((_run(guilty),)))
         else:
             fuel = self._over_decisions(subject, answer, guilty, skip, asked, suffix)
         if answer.verdict != "not-deterministic":
             self._partners(subject, answer, runs[: found.position], skip, suffix)
-        return self._finish(subject, answer, skip, guilty, fuel)
+        return self._finish(subject, answer, skip, guilty, fuel, heard)
 
     def _first_wrong(self, subject: CoreSubject, count: int, choice: Callable[[int], Choice], level: str) -> Found:
         return first_wrong(
@@ -194,8 +200,7 @@ class CoreSearch:
         answer.evidence.append(
             f"decision {fuel - 1} of {guilty.name} makes it: {_said(found.outcome)} with it, not without it"
         )
-        answer.cures.append(f"--fuel {guilty.name}={fuel - 1}")
-        answer.cures.append(f"--disable-passes {guilty.name}:{guilty.occurrence}")
+        self._offers += [_Offer(fuel=(guilty.name, fuel - 1)), _Offer((_run(guilty),))]
         return fuel
 
     def _partners(
@@ -224,12 +229,29 @@ class CoreSearch:
         answer.pair = (_name(partner), _name(guilty))
         others = " and ".join(_name(earlier[at]) for at in sorted(members))
         answer.evidence.append(f"{_name(guilty)} does it only after {others}: with that off, the result is right")
-        self._cure(subject, answer, [earlier[at] for at in sorted(members)])
+        self._offers.append(_Offer(tuple(_run(earlier[at]) for at in sorted(members))))
 
-    def _cure(self, subject: CoreSubject, answer: Answer, runs: Sequence[PassRun]) -> None:
-        """List that these runs are off, where the whole compile is right without them."""
-        if self._ask(subject, Choice(tuple(one.pass_id for one in runs))).kind == "right":
-            answer.cures.append(f"--disable-passes {','.join(f'{one.name}:{one.occurrence}' for one in runs)}")
+    def _cures(self, answer: Answer) -> None:
+        """List what makes the whole compile right, asked for just as a user would; what does so only together, as one."""
+
+        def helps(entries: tuple[str, ...]) -> bool:
+            return self._ask(self.subject.without(*entries), Choice()).kind == "right"
+
+        for offer in dict.fromkeys(self._offers):
+            right = (
+                self._ask(self.subject, Choice(refuse=offer.fuel)).kind == "right"
+                if offer.fuel is not None
+                else helps(offer.off)
+            )
+            if right:
+                answer.cures.append(offer.option)
+        if answer.cures or not answer.culprits:
+            return
+        runs = tuple(f"{one.pass_name}:{one.occurrence}" for one in answer.culprits)
+        for together in (runs, tuple(one.pass_name for one in answer.culprits)):
+            if helps(together):
+                answer.cures.append(_Offer(needed(together, helps)).option)
+                return
 
     # ---------------------------------------------------------------- probes
     def _ask(self, subject: CoreSubject, choice: Choice) -> Outcome:
@@ -280,7 +302,13 @@ class CoreSearch:
 
     # ---------------------------------------------------------------- the ledger of the guilty compile
     def _finish(
-        self, subject: CoreSubject, answer: Answer, skip: tuple[int, ...], guilty: PassRun, fuel: int | None
+        self,
+        subject: CoreSubject,
+        answer: Answer,
+        skip: tuple[int, ...],
+        guilty: PassRun,
+        fuel: int | None,
+        heard: Sequence[Heard],
     ) -> Answer:
         """Compile once more with the ledger on, and read the culprit's event from it."""
         witness = _Witness(guilty.name, -1 if fuel is None else fuel - 1)
@@ -311,6 +339,9 @@ class CoreSearch:
                         and one.fuel == witness.ordinal
                     ):
                         event = one
+        for one in heard:
+            if one.ordinal == witness.ordinal:
+                witness.identity, witness.rule, witness.instruction = one.identity, one.rule, one.instruction
         culprit = Culprit(subject.path, guilty.name, guilty.pipeline, guilty.occurrence, stage)
         if fuel is not None:
             culprit = replace(
@@ -352,6 +383,21 @@ class CoreSearch:
         self.oracle.add_arrays(answer.arrays)
 
 
+@dataclass(frozen=True)
+class _Offer:
+    """A switch that may cure: runs of passes that are off, or the fuel of one."""
+
+    off: tuple[str, ...] = ()
+    fuel: tuple[str, int] | None = None
+
+    @property
+    def option(self) -> str:
+        """As ``hloscope opt`` takes it."""
+        if self.fuel is not None:
+            return f"--fuel {self.fuel[0]}={self.fuel[1]}"
+        return f"--disable-passes {','.join(self.off)}"
+
+
 class _Witness:
     """A handler that refuses nothing and remembers one decision of a pass."""
 
@@ -385,9 +431,14 @@ PLACES = frozenset({"buffer-assignment"})
 """Passes whose work shows beside the module."""
 
 
-def _asked(subject: CoreSubject, guilty: PassRun, skip: tuple[int, ...]) -> int:
+def _asked(subject: CoreSubject, guilty: PassRun, skip: tuple[int, ...]) -> tuple[int, Sequence[Heard]]:
+    """How many decisions a run asks for; and which, where it has to be ended in a process of its own."""
     _, context, _ = subject.compile(skip=skip)
-    return next((run.asked for run in context.runs if run.pass_id == guilty.pass_id), 0)
+    run = next((run for run in context.runs if run.pass_id == guilty.pass_id), None)
+    if run is None:
+        return 0, ()
+    heard = subject.heard(skip, run) if run.asked == 0 else ()
+    return run.asked or len(heard), heard
 
 
 def _runs_before(subject: CoreSubject, guilty: PassRun) -> list[PassRun]:
@@ -408,6 +459,10 @@ def _report(steps: list[Step]) -> list[Probe]:
 def _name(run: PassRun) -> str:
     where = f"{run.pipeline}/" if run.pipeline else ""
     return f"{where}{run.name}:{run.occurrence}"
+
+
+def _run(run: PassRun) -> str:
+    return f"{run.name}:{run.occurrence}"
 
 
 def _said(outcome: Outcome) -> str:

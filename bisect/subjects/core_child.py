@@ -30,6 +30,16 @@ START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
+class Heard:
+    """A question that a run has put to the gate."""
+
+    ordinal: int
+    identity: str
+    rule: str
+    instruction: str | None
+
+
+@dataclass(frozen=True)
 class Said:
     """What a process answered."""
 
@@ -37,6 +47,8 @@ class Said:
     """None where the compile came to its end and nothing more was asked, or where the process cannot make the probe."""
     stopped: tuple[int, str] | None = None
     """The run (number and name) at which it had to be killed, or died."""
+    heard: tuple[Heard, ...] = ()
+    """What the run asked the gate that was listened to."""
 
 
 @dataclass
@@ -60,14 +72,29 @@ class Child:
 
     def ask(self, recipe: object, choice: object, judge: object, seconds: float) -> Said:
         """One probe; a compile that had to be killed is not begun again."""
-        known = self._compiles.get(pickle.dumps((recipe, choice)))
+        key = pickle.dumps((recipe, choice))
+        known = self._compiles.get(key)
         if known is not None and known.stopped is not None:
             return known
-        return self._asked(recipe, choice, judge, seconds)
+        said = self._asked(recipe, choice, judge, seconds)
+        if said.stopped is not None:
+            self._compiles[key] = said
+        return said
 
-    def _asked(self, recipe: object, choice: object, judge: object, seconds: float) -> Said:
+    def heard(self, recipe: object, choice: object, run: tuple[int, str], seconds: float) -> tuple[Heard, ...]:
+        """What a run, which does not come to its end, asks the gate before; the compile is made again for that."""
+        key = pickle.dumps((recipe, choice, run))
+        found = self._compiles.get(key)
+        if found is None:
+            found = self._compiles[key] = self._asked(recipe, choice, None, seconds, run[0])
+        return found.heard if found.stopped == run else ()
+
+    def _asked(
+        self, recipe: object, choice: object, judge: object, seconds: float, listen: int | None = None
+    ) -> Said:
+        heard: list[Heard] = []
         try:
-            request = pickle.dumps((recipe, choice, judge))
+            request = pickle.dumps((recipe, choice, judge, listen))
         except (pickle.PicklingError, AttributeError, TypeError):
             return Said(None)  # an oracle of this process alone
         line = self._started()
@@ -84,13 +111,15 @@ class Child:
                     return Said(rest[0])
                 if kind == "phase":
                     phase, at, began = rest[0], None, time.monotonic()
+                elif kind == "heard":
+                    heard.append(rest[0])
                 else:
                     at = (rest[0], rest[1])
         except (EOFError, OSError):
             how = self._end(DEATH_SECONDS)  # a dump of its memory takes a while
-            return Said(Outcome("failed", f"{_place(at, phase)} {how}"), at)
+            return Said(Outcome("failed", f"{_place(at, phase)} {how}"), at, tuple(heard))
         self._end()
-        return Said(Outcome("failed", f"{_place(at, phase)} did not end within {seconds:g} s"), at)
+        return Said(Outcome("failed", f"{_place(at, phase)} did not end within {seconds:g} s"), at, tuple(heard))
 
     def _started(self) -> Connection[Any, Any]:
         if self._process is not None and self._line is not None and self._process.poll() is None:
@@ -145,13 +174,13 @@ def main() -> None:
             except EOFError:
                 return
             try:
-                recipe, choice, judge = pickle.loads(request)
+                recipe, choice, judge, listen = pickle.loads(request)
             except (pickle.UnpicklingError, AttributeError, ImportError):
                 line.send(("done", None))
                 continue
             subject = subject_of(recipe)
             line.send(("phase", COMPILING))
-            line.send(("done", probe(subject, choice, judge, line.send)))
+            line.send(("done", probe(subject, choice, judge, line.send, listen)))
 
 
 def _end_with_parent() -> None:

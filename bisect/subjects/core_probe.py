@@ -24,11 +24,11 @@ from hloscope.bisect.safety import (
     shares_wrongly,
 )
 from hloscope.bisect.search import Outcome
-from hloscope.bisect.subjects.core_child import JUDGING, child
+from hloscope.bisect.subjects.core_child import JUDGING, Heard, child
 from hloscope.core.errors import HloscopeError
 from hloscope.core.passes.context import PassContext, PassRun
 from hloscope.core.passes.flags import PassFlags
-from hloscope.core.passes.gate import DecisionFilter, GateHandler
+from hloscope.core.passes.gate import DecisionFilter, GateHandler, Question, Refusal
 from hloscope.core.passes.pipelines import check_names, compile_module, transforms_pipeline, whole_pipeline
 from hloscope.core.passes.registry import Registry
 from hloscope.core.text import load_module, print_module
@@ -103,9 +103,9 @@ class CoreSubject:
     apart: bool = False
     """Whether a compile is made in another process first, which can be killed where Python cannot stop it."""
 
-    def without(self, name: str) -> CoreSubject:
-        """The same with all runs of a pass off."""
-        flags = replace(self.flags, xla_disable_hlo_passes=(*self.flags.xla_disable_hlo_passes, name))
+    def without(self, *entries: str) -> CoreSubject:
+        """The same with more switched off, each a pass or one of its runs (``name:K``)."""
+        flags = replace(self.flags, xla_disable_hlo_passes=(*self.flags.xla_disable_hlo_passes, *entries))
         recipe = None if self.recipe is None else replace(self.recipe, disabled=flags.xla_disable_hlo_passes)
         return replace(self, flags=flags, recipe=recipe, memo=self.memo)
 
@@ -143,6 +143,12 @@ class CoreSubject:
             # A pass that crashes is an outcome of the probe, not an end of the search.
             return module, context, Outcome("failed", f"{_where(context)}{type(error).__name__}: {error}")
         return module, context, None
+
+    def heard(self, skip: Iterable[int], run: PassRun) -> tuple[Heard, ...]:
+        """What a run has asked the gate before it had to be ended from outside; nothing where it was not."""
+        if run.error is None or not self.apart or self.recipe is None or self.timeout is None:
+            return ()
+        return child().heard(self.recipe, Choice(tuple(skip)), (run.pass_id, run.name), self.timeout)
 
     def _stop(self, skip: tuple[int, ...], handlers: Sequence[GateHandler]) -> tuple[int, str, str] | None:
         """The run at which such a compile has to be ended from outside; None where it comes to its end."""
@@ -329,12 +335,36 @@ class CoreTask:
         return found
 
 
+@dataclass(frozen=True)
+class _Listener:
+    """A handler that refuses nothing and passes on what one run asks."""
+
+    note: Callable[[object], None]
+    pass_id: int
+
+    def decide(self, question: Question) -> Refusal | None:
+        """Listen, and let it pass."""
+        if question.pass_id == self.pass_id:
+            name = None if question.instruction is None else question.instruction.name
+            self.note(("heard", Heard(question.ordinal, question.identity, question.rule, name)))
+        return None
+
+
 def probe(
-    subject: CoreSubject, choice: Choice, judge: CoreJudge | None, note: Callable[[object], None] | None = None
+    subject: CoreSubject,
+    choice: Choice,
+    judge: CoreJudge | None,
+    note: Callable[[object], None] | None = None,
+    listen: int | None = None,
 ) -> Outcome | None:
-    """Compile and judge here. Without a judge: the outcome of a compile that failed, else None."""
-    handlers = ()
-    if choice.refuse is not None:
+    """Compile and judge here. Without a judge: the outcome of a compile that failed, else None.
+
+    `note` is told how far it has come, also what the run with the number `listen` asks the gate.
+    """
+    handlers: tuple[GateHandler, ...] = ()
+    if listen is not None and note is not None:
+        handlers = (_Listener(note, listen),)
+    elif choice.refuse is not None:
         handlers = (DecisionFilter("refuse", choice.refuse[0], range(choice.refuse[1], _MANY)),)
     if choice.again:
         subject.memo.clear()

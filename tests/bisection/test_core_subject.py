@@ -301,7 +301,29 @@ class Dies:
     is_pipeline = False
 
     def run(self, module, ctx):
-        os.kill(os.getpid(), signal.SIGSEGV)
+        asked = [ctx.gate("dies", one) for one in list(module.entry) if one.opcode == "subtract"]
+        if len(asked) < 3 or asked[2]:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return False
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Wrong once, right again with the next run: the operands of the last subtract but one are exchanged."""
+
+    name = "turns"
+    is_pipeline = False
+
+    def run(self, module, ctx):
+        (tanh,) = [one for one in module.entry if one.opcode == "tanh"]
+        last = tanh.operand(0) if tanh.operand(0).opcode == "subtract" else tanh.operand(0).operand(0)
+        one = last.operand(0)
+        step = ctx.gate("turns", one)
+        if step:
+            made = Builder(one).make("subtract", one.shape, list(one.operands)[::-1])
+            module.entry.replace(one, made)
+            step.done(made)
+        return bool(step)
 
 
 @dataclass(frozen=True)
@@ -334,7 +356,7 @@ class Breaks:
 
 
 def register(registry):
-    for made in (Dice, Loops, Dies, Mark, Breaks):
+    for made in (Dice, Loops, Dies, Turns, Mark, Breaks):
         registry.add_pass(made.name, made, made.__doc__)
 '''
 SUBTRACTS = "HloModule m\n\nENTRY e {\n  x = f32[4] parameter(0)\n  y = f32[4] parameter(1)\n" + (
@@ -366,8 +388,32 @@ def test_a_pass_that_never_ends_is_ended(tmp_path: Path) -> None:
     assert "loops did not end within 0.3 s" in answer.evidence[0]
     assert signal.getsignal(signal.SIGALRM) is before
     recipe = Recipe(SUBTRACTS, "m.hlo", "dce,dies", None, ((str(tmp_path / "odd.py"), ODD),), timeout=20)
-    said = Child().compile(recipe, Choice(), 20)
-    assert said.outcome is not None and said.outcome.detail == "dies was ended by SIGSEGV"
+    heard = Child().heard(recipe, Choice(), (3, "dies"), 20)
+    assert [(one.ordinal, one.rule, one.instruction) for one in heard] == [
+        (number, "dies", name) for number, name in enumerate("abcd")
+    ]
+
+
+@pytest.mark.slow  # every death is a start of a process
+def test_a_pass_that_takes_its_process_with_it_is_searched_by_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it asked the gate before is known, and refusing the decision in which it dies cures."""
+    monkeypatch.setattr("hloscope.bisect.subjects.core.REPEATS", 0)
+    answer = _odd(tmp_path, "dce,mark,dies,cse", timeout=20)
+    assert "dies was ended by SIGSEGV" in answer.evidence[0]
+    (culprit,) = answer.culprits
+    assert (answer.verdict, culprit.fuel, culprit.instruction, culprit.rule) == ("compile-failure", 3, "c", "dies")
+    assert culprit.decision is not None
+    assert answer.cures == ["--fuel dies=2", "--disable-passes dies:0"]
+
+
+def test_cures_are_tried_on_the_whole_compile(tmp_path: Path) -> None:
+    """Two passes that are each wrong alone: neither cures, only both together, and which needs another one is told."""
+    answer = _odd(tmp_path, "turns,mark,breaks,turns,turns,dce")
+    assert [(one.pass_name, one.occurrence) for one in answer.culprits] == [("turns", 0), ("breaks", 0)]
+    assert answer.pair == ("transforms_pipeline/mark:0", "transforms_pipeline/breaks:0")
+    assert answer.cures == ["--disable-passes turns:0,breaks:0"]
 
 
 def test_both_passes_of_a_pair_are_cures(tmp_path: Path) -> None:

@@ -191,11 +191,6 @@ class HloInstruction:
         """Operands in order; one may stand there more than once."""
         return tuple(self._operands)
 
-    @property
-    def operand_names(self) -> list[str]:
-        """Names of the operands in order."""
-        return [operand._name for operand in self._operands]
-
     def operand(self, number: int) -> HloInstruction:
         """Operand `number`. Raises IndexError."""
         return self._operands[number]
@@ -346,6 +341,15 @@ class HloInstruction:
         """Set what stands in the parentheses, as it was read (the reader's way in): operands that nobody defines."""
         self._payload, self._literal = text, None
         self.line_cache = self._source = None
+
+    @property
+    def parts(self) -> tuple[str, str, Shape, list[str], str | None, dict[str, str | None]]:
+        """Name, opcode, shape, names of operands, payload and `raw_attrs` in one, for printers of many instructions."""
+        attrs = self._attrs
+        return (
+            self._name, self._opcode, self._shape, [operand._name for operand in self._operands], self._payload,
+            attrs if isinstance(attrs, dict) else self.raw_attrs,
+        )  # fmt: skip
 
     @property
     def dimensions(self) -> tuple[int, ...]:

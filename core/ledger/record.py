@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import chain, count, islice
 from operator import attrgetter
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 from hloscope.core.errors import InternalError
 from hloscope.core.ledger.declare import Event, EventSpec, Value
@@ -384,6 +384,7 @@ class LedgerWriter:
         self._inherit(instructions, snapshot)
         spent = ended - started if ns is None else ns
         stored = None if file is None else self._stored_file(file, pipeline, name, next_pass)
+        unannounced = None if unannounced is None else _clean(unannounced)
         following = self._strings[next_pass]
         waiting = self._pass_rows.get(row)
         if waiting is None:
@@ -410,7 +411,7 @@ class LedgerWriter:
             record.changed, record.start_us, record.ns,
             self._stored_file(record.file, record.pipeline, record.name, record.next_pass), self._snapshot,
             self._instructions if before is None else before, self._instructions, record.fuel_used,
-            record.unannounced,
+            None if record.unannounced is None else _clean(record.unannounced),
         ]  # fmt: skip
         self._ordinal += 1
         if len(self._pass_rows) >= _BATCH_EVENTS:
@@ -431,7 +432,7 @@ class LedgerWriter:
                 raise InternalError(f"dump file {file} does not start with the prefix of its module")
             file = file[len(self._prefix) :]
         said = f"{pipeline}.after_{name}.before_{next_pass}.txt"
-        return file[: -len(said)] + FILE_MARK if next_pass is not None and file.endswith(said) else file
+        return _clean(file[: -len(said)] + FILE_MARK if next_pass is not None and file.endswith(said) else file)
 
     # Events and texts
 
@@ -515,8 +516,7 @@ class LedgerWriter:
             self._write_strings()
             for statement, values in self._statements:
                 connection.execute(statement, [_clean(one) if isinstance(one, str) else one for one in values])
-            rows = [[_clean(one) if isinstance(one, str) else one for one in row] for row in self._pass_rows.values()]
-            connection.executemany(_INSERT_PASS, rows)
+            connection.executemany(_INSERT_PASS, self._pass_rows.values())
             connection.executemany(_END_PASS, self._pass_ends)
             connection.executemany("INSERT INTO event_types VALUES(?,?,?,?,?)", self._new_types)
             for plan, columns in batches:
@@ -543,7 +543,8 @@ class LedgerWriter:
         fresh = len(self._strings) - self._strings_written
         if not fresh:
             return
-        texts = [_clean(str(name)) for name in islice(reversed(self._strings), fresh)]
+        named = cast("Iterable[str]", islice(reversed(self._strings), fresh))
+        texts = [name if name.isascii() else _clean(name) for name in named]
         texts.reverse()
         # Their numbers are consecutive, as SQLite gives them.
         _insert_many(self._connection, "INSERT INTO strings(text)VALUES", 1, texts)

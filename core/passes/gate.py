@@ -86,14 +86,13 @@ class Question:
     def identity(self) -> str:
         """16 hexadecimal digits that name this decision whatever happened to the decisions before it."""
         if self._identity is None:
-            of = self._lineage.of
             key = f"{self.pass_name}\x1f{self.occurrence}\x1f{self.rule}"
             if self.instruction is not None:
-                key = f"{key}\x1f{of(self.instruction)}"
-            elif self.computation is not None:
-                key = f"{key}\x1f{self.computation.name}"
-            for other in self.others:
-                key = f"{key}\x1f{of(other)}"
+                key = self._lineage.extend(key, (self.instruction, *self.others))
+            else:
+                if self.computation is not None:
+                    key = f"{key}\x1f{self.computation.name}"
+                key = self._lineage.extend(key, self.others)
             data = key.encode() if key.isascii() else key.encode("utf-8", "surrogateescape")
             self._identity = blake2b(data, digest_size=8).hexdigest()
         return self._identity
@@ -121,6 +120,13 @@ class Lineage:
         """A text that does not depend on the numbers in generated names."""
         made = self._made.get(instruction)
         return instruction.name if made is None else made
+
+    def extend(self, key: str, instructions: tuple[HloInstruction, ...]) -> str:
+        """A text with those of instructions behind it."""
+        made = self._made
+        for one in instructions:
+            key = f"{key}\x1f{made.get(one) or one.name}"
+        return key
 
     def made(self, identity: str, instructions: tuple[HloInstruction, ...]) -> None:
         """Note the instructions that a rewrite made."""

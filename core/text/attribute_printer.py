@@ -132,25 +132,25 @@ class AttributeWriter:
                 return [out[at] for at in order]
         return out
 
-    def tail(self, node: HloInstruction) -> str:
-        """The attributes as they stand behind the operands; what prints is what `attributes` says.
+    def tail(self, node: HloInstruction, opcode: str, attrs: dict[str, str | None]) -> str:
+        """The attributes of a node as they stand behind the operands; what prints is what `attributes` says.
 
         Made of pieces that are kept by opcode, name and text, since many instructions share them.
         """
-        opcode = node.opcode
-        syntax = syntax_of(opcode)
-        if self._exact or syntax.added or opcode in _OTHERWISE:
-            return "".join([f", {name}={value}" for name, value in self.attributes(node)])
         known = self._pieces.get(opcode)
         if known is None:
+            if self._exact or syntax_of(opcode).added or opcode in _OTHERWISE:
+                return "".join([f", {name}={value}" for name, value in self.attributes(node)])
             known = self._pieces[opcode] = {}
+        if not attrs:
+            return ""
         pieces: list[str] = []
         places: list[int] = []
         last, in_order = -1, True
-        for item in node.raw_attrs.items():
+        for item in attrs.items():
             found = known.get(item)
             if found is None:
-                found = self._piece(node, syntax, item)
+                found = self._piece(node, syntax_of(opcode), item)
                 if item in self._known and item[0] != "sharding":
                     known[item] = found
             place, piece = found

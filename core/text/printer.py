@@ -233,12 +233,13 @@ def _line(node: HloInstruction, writer: LineWriter, names: Mapping[HloInstructio
     root = "ROOT " if node.is_root else ""
     attributes = writer.attributes
     if options is DEFAULT:
-        opcode = node.opcode if node.opcode not in ASYNC else attributes.opcode(node)
-        if node.payload is None and node.operand_count <= 5:
-            inside = ", ".join([f"%{name}" for name in node.operand_names])
+        name, opcode, shape, operands, payload, attrs = node.parts
+        if payload is None and len(operands) <= 5:
+            inside = ", ".join([f"%{operand}" for operand in operands])
         else:
             inside = _operands(node, writer, names)
-        return f"{root}%{node.name} = {writer.shape(node.shape)} {opcode}({inside}){attributes.tail(node)}"
+        word = opcode if opcode not in ASYNC else attributes.opcode(node)
+        return f"{root}%{name} = {writer.shape(shape)} {word}({inside}){attributes.tail(node, opcode, attrs)}"
     sign = "%" if options.percent and not options.canonical_names else ""
     opcode = attributes.opcode(node)
     name = names.get(node) or writer.name(node.name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import sqlite3
 import sys
@@ -516,7 +517,7 @@ class LedgerWriter:
             self._write_strings()
             for statement, values in self._statements:
                 connection.execute(statement, [_clean(one) if isinstance(one, str) else one for one in values])
-            connection.executemany(_INSERT_PASS, self._pass_rows.values())
+            connection.executemany(_INSERT_PASS, map(_without_none, self._pass_rows.values()))
             connection.executemany(_END_PASS, self._pass_ends)
             connection.executemany("INSERT INTO event_types VALUES(?,?,?,?,?)", self._new_types)
             for plan, columns in batches:
@@ -639,10 +640,19 @@ class LedgerWriter:
 def _insert_rows(connection: sqlite3.Connection, names: tuple[str, ...], columns: list[list[Any]]) -> None:
     """Insert rows given by columns, many in a statement; columns without any value are left out."""
     count = len(columns[0])
-    used = [at for at, column in enumerate(columns) if column.count(None) < count]
+    missing = [column.count(None) for column in columns]
+    used = [at for at in range(len(columns)) if missing[at] < count]
     head = f"INSERT INTO event_rows({','.join([names[at] for at in used])})VALUES"
-    rows = zip(*[columns[at] for at in used], strict=True)
+    rows = zip(*[_without_none(columns[at]) if missing[at] else columns[at] for at in used], strict=True)
     _insert_many(connection, head, len(used), list(chain.from_iterable(rows)))
+
+
+_NULL = math.nan
+"""What SQLite stores as a missing value. Python looks for an adapter of each None, which takes longer than the rest."""
+
+
+def _without_none(values: Iterable[Any]) -> list[Any]:
+    return [_NULL if one is None else one for one in values]
 
 
 def _insert_many(connection: sqlite3.Connection, head: str, width: int, values: list[Any]) -> None:

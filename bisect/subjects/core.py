@@ -232,7 +232,7 @@ class CoreSearch:
         self._offers.append(_Offer(tuple(_run(earlier[at]) for at in sorted(members))))
 
     def _cures(self, answer: Answer) -> None:
-        """List what makes the whole compile right, asked for just as a user would; what does so only together, as one."""
+        """List what makes the whole compile right, asked for as a user would; what does so only together, as one."""
 
         def helps(entries: tuple[str, ...]) -> bool:
             return self._ask(self.subject.without(*entries), Choice()).kind == "right"

@@ -89,9 +89,7 @@ class Child:
             found = self._compiles[key] = self._asked(recipe, choice, None, seconds, run[0])
         return found.heard if found.stopped == run else ()
 
-    def _asked(
-        self, recipe: object, choice: object, judge: object, seconds: float, listen: int | None = None
-    ) -> Said:
+    def _asked(self, recipe: object, choice: object, judge: object, seconds: float, listen: int | None = None) -> Said:
         heard: list[Heard] = []
         try:
             request = pickle.dumps((recipe, choice, judge, listen))

@@ -324,10 +324,8 @@ def _peak(folder: str) -> int | None:
     """Bytes of arguments, results and temporaries; releases of every age report them alike. None without a report."""
     total: int | None = None
     for report in Path(folder).glob("*after_optimizations-buffer-assignment.txt"):
-        # Releases before 0.5 or so append other tables to it.
-        table = report.read_text("utf-8", "replace").partition("\nTotal bytes used:")[0]
         try:
-            rows = read_buffer_assignment(table, path=str(report))
+            rows = read_buffer_assignment(report.read_text("utf-8", "replace"), path=str(report))
         except HloscopeError:
             return None
         total = (total or 0) + sum(one.size for one in rows if not one.constant and not one.thread_local)

@@ -108,16 +108,19 @@ class PallasSearch:
         raced = self._raced(call)
         try:
             plain = runner(Choices(), None)
-            if raced is not None and not _may_be_right(call, plain, operands):
+            shared: Outcome | None = None
+            if (raced is not None or plain.faults) and not _may_be_right(call, plain, operands):
                 # Two cores go wrong at once, in every order: on one core the plain order is right, and others are not.
-                runner = self._runner(call, operands, axes, unused, cores=1)
-                plain = runner(Choices(), None)
+                alone = self._runner(call, operands, axes, unused, cores=1)
+                on_one = alone(Choices(), None)
+                if raced is not None or (on_one.finished and _may_be_right(call, on_one, operands)):
+                    shared, runner, plain = plain, alone, on_one
         except FAILURES as error:
             raise UnsupportedError(f"the interpreter stops in {call.name}: {type(error).__name__}: {error}") from None
         if not self._answer.culprits:
             arrays = [one for device in operands for one in device if isinstance(one, np.ndarray)]
             self._key = digest(self._key, call.name, repr(self.target), *(_bytes(one) for one in arrays))
-            self._search(call, runner, plain, operands, raced)
+            self._search(call, runner, plain, operands, raced, shared)
         if not plain.finished:
             raise UnsupportedError(f"{call.name} waits for what never comes: what follows it is not run")
         return plain.outputs
@@ -158,12 +161,14 @@ class PallasSearch:
         plain: Outcome,
         operands: Sequence[Sequence[Any]],
         raced: Finding | None,
+        shared: Outcome | None,
     ) -> None:
+        """Search one call. `shared` is its run on several cores where that is wrong and `plain`, on one, is not."""
         answer = self._answer
         faults = {one.key: one for one in plain.faults}
         if not plain.finished:
             place = plain.faults[0].place if plain.faults else call.at
-            self._accuse(call, "compile-failure", "it waits for what never comes", None, place)
+            self._accuse(call, "wrong-input", "deadlock: it waits for what never comes", None, place)
         elif not self._plain_is_right(call, plain, operands):
             return
         found: tuple[int, Outcome] | None = None
@@ -180,6 +185,9 @@ class PallasSearch:
                 self.journal.put(self._named("seed", seed), Seen("right"))
         if found is not None:
             self._halve(call, runner, plain, *found)
+        if shared is not None and raced is None:
+            self._tell_cores(call, shared)
+            faults = {key: one for key, one in faults.items() if one.code not in _UNORDERED}
         if raced is not None:
             self._tell_race(call, raced)
             # Where in another order a read comes before its write, the race says so.
@@ -212,6 +220,25 @@ class PallasSearch:
         answer.evidence += [f"{said} ({place.file}:{place.line})" for place, said in raced.related]
         if raced.fix:
             answer.cures.append(raced.fix)
+
+    def _tell_cores(self, call: PallasCall, shared: Outcome) -> None:
+        """What goes on from step to step along a parallel dimension, whose steps come in any order or on two cores."""
+        answer = self._answer
+        dimensions = [number for number, one in enumerate(call.semantics) if one == "parallel"]
+        named = f"dimension{'s' * (len(dimensions) > 1)} {' and '.join(map(str, dimensions))} of the grid"
+        said = f"{named} may run in any order or on several cores, each with a scratch of its own, and the result needs"
+        said += " the plain order on one core"
+        fault = shared.faults[0]
+        if not answer.culprits:
+            self._accuse(call, "not-deterministic", said, None, fault.place)
+        else:
+            (one,) = answer.culprits
+            at = fault.place or call.at
+            place = {} if at is None else {"file": at.file, "line": at.line}
+            answer.culprits = [replace(one, sentence=f"{said}; {one.sentence}", **place)]
+        where = f" ({fault.place.file}:{fault.place.line})" if fault.place is not None else ""
+        answer.evidence.append(f"{call.name}: on {CORES} cores: {fault.code}: {fault.message}{where}")
+        answer.cures.append(f'dimension_semantics with "arbitrary" for {named}')
 
     def _lower(self, call: PallasCall, runner: LoweredRunner, plain: Outcome) -> None:
         """The first choice of the kernel's lowering that flips the result, where the hardware's do not."""

@@ -444,21 +444,34 @@ class CommandSearch:
             answer.evidence.append("the program compiled nothing that was dumped")
             return answer
         checked = 0
+        without: list[str] = []
+        unsafe: Answer | None = None
         for number in range(min(count, MODULES)):
             try:
                 with load(folder, str(number)) as run:
                     found = DumpSearch(run, None, None, ReplayOptions(workers=1), self._saw).run()
                     name = run.source.module
-            except HloscopeError:
+            except HloscopeError as error:
+                without.append(f"module {number} of the dump: {error.message}")
                 continue
-            if found.verdict == "wrong-stage":
+            if found.fault and found.verdict not in ("cannot-tell", "wrong-input"):
                 found.evidence.insert(0, f"module {name}, on random inputs:")
-                return replace_files(found, name)
-            checked += found.verdict in ("no-difference", "allowed-change")
+                if found.verdict == "wrong-stage":
+                    return replace_files(found, name)
+                unsafe = unsafe or replace_files(found, name)  # a wrong value, of whichever module, says more
+            elif found.fault:
+                without.append(f"module {name}: {'; '.join(found.evidence)}")
+            else:
+                checked += 1
+        if unsafe is not None:
+            return unsafe
         answer.evidence.append(
-            f"the stages of {checked} of {count} modules compute the same on random inputs: the fault shows only on "
-            "the program's own values, or lies below HLO"
+            f"the stages of {checked} of {count} modules compute the same on random inputs, and their buffers share no "
+            "memory that they must not: the fault shows only on the program's own values, or lies below HLO"
         )
+        if count > MODULES:
+            without.append(f"{count - MODULES} smaller modules were not looked at")
+        answer.evidence.extend(without)
         return answer
 
     def _cure(self, passes: Sequence[str], answer: Answer) -> None:

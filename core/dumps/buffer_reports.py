@@ -168,11 +168,16 @@ _NUMBER = re.compile(r", (color|page) (\d+)")
 
 
 def read_buffer_assignment(text: str, *, path: str | None = None) -> list[ReportAllocation]:
-    """The allocations of ``*-buffer-assignment.txt``, in order. Raises DumpError for a line of another form."""
+    """The allocations of ``*-buffer-assignment.txt``, in order. Raises DumpError for a line of another form.
+
+    Releases up to jaxlib 0.4 append a sum, the values and the live ranges to the same file; the reading stops there.
+    """
     found: list[ReportAllocation] = []
     for number, line in _lines(text):
         if line == "BufferAssignment:":
             continue
+        if line.startswith("Total bytes used:"):
+            break
         if (head := _ALLOCATION.fullmatch(line)) is not None:
             found.append(_allocation(head))
         elif found and (value := _VALUE.fullmatch(line)) is not None:

@@ -165,6 +165,63 @@ def test_a_program_that_fails_now_and_then_is_not_deterministic(tmp_path: Path) 
     assert any("95 % confidence" in said for said in answer.evidence)
 
 
+SHARED = """HloModule m, entry_computation_layout={(s32[6,1]{1,0})->s32[1,6,1]{2,1,0}}
+
+ENTRY %e (a: s32[6,1]) -> s32[1,6,1] {
+  %a = s32[6,1]{1,0} parameter(0)
+  %y = s32[6,1]{1,0} add(%a, %a)
+  %part = s32[5,1]{1,0} slice(%y), slice={[0:5], [0:1]}
+  %one = s32[] constant(1)
+  %zero = s32[] constant(0)
+  %d = s32[6,1]{1,0} dynamic-update-slice(%y, %part, %one, %zero)
+  ROOT %r = s32[1,6,1]{2,1,0} reshape(%d)
+}
+"""
+SHARED_AFTER = """HloModule m, is_scheduled=true, entry_computation_layout={(s32[6,1]{1,0})->s32[1,6,1]{2,1,0}}
+
+%fused (p: s32[6,1]) -> s32[1,6,1] {
+  %p = s32[6,1]{1,0} parameter(0)
+  %b = s32[1,6,1]{2,1,0} bitcast(%p)
+  %part = s32[5,1]{1,0} slice(%p), slice={[0:5], [0:1]}
+  %c = s32[1,5,1]{2,1,0} bitcast(%part)
+  %zero = s32[] constant(0)
+  %one = s32[] constant(1)
+  ROOT %d = s32[1,6,1]{2,1,0} dynamic-update-slice(%b, %c, %zero, %one, %zero)
+}
+
+ENTRY %e (a: s32[6,1]) -> s32[1,6,1] {
+  %a = s32[6,1]{1,0} parameter(0)
+  %y = s32[6,1]{1,0} add(%a, %a)
+  ROOT %f = s32[1,6,1]{2,1,0} fusion(%y), kind=kLoop, calls=%fused
+}
+"""
+
+
+def test_the_buffers_of_a_program_s_modules_are_looked_at(tmp_path: Path) -> None:
+    """A program that dumps two modules, of which one writes over what it still reads; what is left out is told."""
+    plain = SHARED.replace("add(", "multiply(")
+    modules = {"0001.a": (plain, plain), "0002.b": (SHARED, SHARED_AFTER), "0003.c": ("HloModule c {", "")}
+    for name, texts in modules.items():
+        for stage, text in zip(("before_optimizations", "cpu_after_optimizations"), texts, strict=True):
+            (tmp_path / f"module_{name}.{stage}.txt").write_text(text)
+    script = tmp_path / "program.sh"
+    script.write_text(f'cp {tmp_path}/module_*.txt "$(echo $XLA_FLAGS | sed "s/.*dump_to=//;s/ .*//")"\nexit 1\n')
+
+    def search() -> Answer:
+        with Journal.for_once() as journal:
+            return CommandSearch(f"sh {script}", cures=False, prober=Prober(journal)).run()
+
+    answer = search()
+    assert (answer.verdict, answer.culprits) == ("unsafe-buffers", [])
+    assert "module b, on random inputs:" in answer.evidence
+    assert any("%f: an instruction writes over what it still has to read" in one for one in answer.evidence)
+    (tmp_path / "module_0002.b.cpu_after_optimizations.txt").unlink()
+    without = search()
+    assert without.verdict == "cannot-tell"
+    assert any("2 of 3 modules compute the same" in one for one in without.evidence)
+    assert any("module c" in one or "module 2" in one for one in without.evidence)
+
+
 # ---------------------------------------------------------------- what values hide
 STAGE = """HloModule m, entry_computation_layout={(f32[4,6]{1,0}, f32[4,6]{1,0})->(f32[4,6]{1,0}, f32[4,6]{1,0})}
 
@@ -288,7 +345,7 @@ def test_the_choice_and_the_statement_of_a_kernel(fixtures: Path) -> None:
         "read_early": ("not-deterministic", 2, "buf"),
         "used_again_too_soon": ("not-deterministic", 3, "buf"),
         "same_cell": ("not-deterministic", 1, "x_ref"),
-        "waits_for_nothing": ("compile-failure", None, "wait"),
+        "waits_for_nothing": ("wrong-input", None, "wait"),
     }
     for function, (verdict, fuel, words) in expected.items():
         trace = replace(whole, programs=tuple(one for one in whole.programs if one.function == function))
@@ -329,7 +386,15 @@ def test_a_race_of_parallel_steps_is_no_uninitialised_read(tmp_path: Path) -> No
         "        out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)),\n"
         "        out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32),\n"
         "        compiler_params=pltpu.CompilerParams(dimension_semantics=(word,)),\n    )(x)\n\n\n"
-        "def in_order(x=X):\n    return total(x, 'arbitrary')\n"
+        "def in_order(x=X):\n    return total(x, 'arbitrary')\n\n\n"
+        "def carrying(x_ref, o_ref, s):\n    @pl.when(pl.program_id(0) == 0)\n    def _():\n"
+        "        s[...] = jnp.zeros_like(s)\n    s[...] += x_ref[...]\n    o_ref[...] = s[...]\n\n\n"
+        "def carried(x=X):\n"
+        "    block = pl.BlockSpec((8, 128), lambda i: (i, 0))\n"
+        "    return pl.pallas_call(\n"
+        "        carrying, grid=(4,), in_specs=[block], out_specs=block, out_shape=X,\n"
+        "        scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],\n"
+        "        compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel',)),\n    )(x)\n"
     )
     whole = trace_file(str(path), facts=False)
     for target in ("v5e", None):
@@ -340,6 +405,10 @@ def test_a_race_of_parallel_steps_is_no_uninitialised_read(tmp_path: Path) -> No
                 continue
             assert answer.verdict == "not-deterministic" and answer.probes
             (culprit,) = answer.culprits
+            if program.function == "carried":
+                assert culprit.line == 32 and "dimension 0 of the grid may run in any order" in culprit.sentence
+                assert any("arbitrary" in one for one in answer.cures)
+                continue
             assert (culprit.line, culprit.fuel) == (11, 1), "the first of the two writes; the first step's index"
             assert "both write" in culprit.sentence and "race.py:12" in culprit.sentence
             told = " ".join(answer.evidence)

@@ -48,6 +48,8 @@ def test_a_header_says_all_it_says() -> None:
     (one,) = read_buffer_assignment(
         "BufferAssignment:\nallocation 3: size 24, color 1, parameter 2, shape |(f32[2], /*index=1*/s32[])| at "
         "ShapeIndex {1,0}, maybe-live-out:\n value: <17 a.b-c{1,0} (phi) @1> (size=8,offset=16): f32[2]{0}\n"
+        # Up to jaxlib 0.4 this stands in the same file.
+        "\nTotal bytes used: 24 (24B)\n\nUsed values:\n<17 a.b-c{1,0} (phi) @1>\n positions:\n  a.b-c {1,0}\n"
     )
     assert (one.index, one.size, one.color, one.parameter, one.parameter_index) == (3, 24, 1, 2, (1, 0))
     assert one.live_out and not one.constant and one.kind == "parameter"

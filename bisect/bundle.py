@@ -314,7 +314,7 @@ def report(
 ) -> Iterator[str]:
     """The answer as Markdown, line by line; `line` finds a culprit's line, `notes` are said of the files."""
     name = source.module if source is not None else "a program"
-    yield f"# {answer.verdict}: {name}"
+    yield f"# {answer.headline}: {name}"
     yield ""
     for one in answer.culprits:
         where = f"`{one.pipeline}/{one.pass_name}`" if one.pipeline else f"`{one.pass_name}`"

@@ -555,7 +555,7 @@ def _progress() -> Callable[[Step], None] | None:
 
 
 def _show(answer: Answer, line: Callable[[Culprit], int | None]) -> None:
-    click.secho(f"verdict: {answer.verdict}", bold=True)
+    click.secho(f"verdict: {answer.headline}", bold=True)
     for one in answer.culprits:
         where = f"{one.pipeline}/{one.pass_name}" if one.pipeline else one.pass_name
         stage = f"stage {one.stage}, " if one.stage is not None else ""

@@ -96,3 +96,11 @@ class Answer:
     def fault(self) -> bool:
         """Whether something is wrong."""
         return self.verdict not in ("no-difference", "allowed-change")
+
+    @property
+    def headline(self) -> str:
+        """The verdict, and with it what has changed although no result has."""
+        measures = [one["measure"] for one in self.changes if one["measure"] != "result"]
+        if self.verdict != "no-difference" or not measures:
+            return self.verdict
+        return f"{self.verdict} in the results; changed: {', '.join(measures)}"

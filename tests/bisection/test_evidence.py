@@ -15,6 +15,7 @@ import pytest
 from hloscope.bisect.journal import Journal
 from hloscope.bisect.oracles import make_oracle
 from hloscope.bisect.probing import Prober
+from hloscope.bisect.result import Answer
 from hloscope.bisect.search import Outcome, single_cures
 from hloscope.bisect.subjects.core import CoreSearch, CoreSubject
 from hloscope.bisect.subjects.dump import DumpSearch

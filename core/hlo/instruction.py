@@ -29,6 +29,9 @@ _NONE: dict[str, Any] = {}
 """Stands for no typed values and no called computations, so that most nodes carry no dictionary; never written."""
 
 
+_SHOWS_OPERANDS = frozenset({"compare", "map", "outfeed"})
+"""Opcodes whose printed attributes follow from the shapes of their operands."""
+
 AttributeParts = tuple[Mapping[str, str | None], Mapping[str, str | None]]
 """Attributes as the reader found them: what stands before the metadata and what stands behind it; shared by nodes."""
 
@@ -185,6 +188,9 @@ class HloInstruction:
     def shape(self, shape: Shape) -> None:
         self._shape = shape
         self.touch()
+        for user in self.users:
+            if user._opcode in _SHOWS_OPERANDS:
+                user.touch()
 
     @property
     def operands(self) -> tuple[HloInstruction, ...]:

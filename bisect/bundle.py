@@ -20,6 +20,7 @@ from hloscope.bisect.oracles import evaluated
 from hloscope.bisect.portable import portable
 from hloscope.bisect.repro import Script, attempt, unusual
 from hloscope.bisect.subjects.xla_names import ALWAYS_THERE
+from hloscope.bisect.xla_tools import hlo_opt, kind_of, run_hlo_module
 from hloscope.core.errors import HloscopeError, InternalError, UsageError
 from hloscope.core.runtime import npz
 from hloscope.core.runtime.evaluator import Token, leaves
@@ -238,7 +239,7 @@ def _script(
 
 def _without_guilty(answer: Answer, source: Source | None, extras: Extras) -> str:
     """Flags with which the stage before, compiled again, is not made wrong by the same pass."""
-    if extras.core or _platform(source) != "cpu":
+    if extras.core or kind_of(source.target if source is not None else None) != "cpu":
         return " ".join(extras.flags)
     kept = _NEEDED | ALWAYS_THERE
     names = dict.fromkeys(one.pass_name for one in answer.culprits if one.fuel is None and one.pass_name not in kept)
@@ -345,8 +346,7 @@ def report(
     if extras is not None and extras.jax and "repro.py" in files:
         yield f"- without hloscope: `{env}python repro.py` (jax on CPU)"
         for name in small[::-1]:
-            tool = f"{env}run_hlo_module --platform=CPU --reference_platform=Interpreter --input_format=hlo {name}"
-            yield f"- XLA's own tools: `{tool}`"
+            yield f"- XLA's own tools, on inputs of their own: `{env}{run_hlo_module(name)}`"
     elif "repro.py" in files and MINIMAL[0] not in files:
         yield "- without hloscope: `python repro.py` (jax on CPU)"
     if {"repro.py", "before.hlo", "after.hlo"} <= set(files):
@@ -361,8 +361,11 @@ def report(
         yield "- `minimal.hlo`: the smallest module found that still shows the fault"
     if "before.hlo" in files and answer.verdict == "wrong-stage" and not any(one.fuel for one in answer.culprits):
         for name in dict.fromkeys(one.pass_name for one in answer.culprits if one.pass_name not in ALWAYS_THERE):
-            tool = f"hlo-opt --platform={_platform(source)} --passes={name} before.hlo"
-            yield f"- the one pass: `{tool}`, and compare with `after.hlo`"
+            tool = hlo_opt(name, source.target if source is not None else None, "before.hlo")
+            if tool is not None:
+                yield f"- the one pass, with its default options: `{tool}`, and compare with `after.hlo`"
+            else:
+                yield f"- XLA's `hlo-opt` does not have the pass {name}"
     if "run.ledger" in files:
         yield "- `run.ledger`: every stage (an SQLite file; `hloscope ls run.ledger`)"
     if "change.diff" in files:
@@ -374,11 +377,6 @@ def report(
     for probe in answer.probes:
         detail = f": {probe.detail[:120]}" if probe.detail else ""
         yield f"| {probe.level} | {probe.low}..{probe.high} | {probe.tried} | {probe.outcome}{detail} |"
-
-
-def _platform(source: Source | None) -> str:
-    target = (source.target if source is not None else None) or "cpu"
-    return "cpu" if target.startswith("cpu") else "tpu" if target.startswith(("v", "tpu")) else "gpu"
 
 
 def _environment(source: Source | None) -> dict[str, object]:

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloscope.bisect.bundle import Extras, redacted, stages_ledger, write_bundle
+from hloscope.bisect.bundle import Extras, redacted, report, stages_ledger, write_bundle
 from hloscope.bisect.portable import Portable, portable
 from hloscope.bisect.result import Answer, Culprit
 from hloscope.core.errors import UnsupportedError
@@ -171,3 +171,21 @@ def test_nothing_half_written_is_in_the_way(tmp_path: Path, monkeypatch: pytest.
         write_bundle(str(folder), answer(), SOURCE, ["bisect"])
     assert not folder.exists() and not list(tmp_path.iterdir())
     assert "report.md" in write_bundle(str(folder), answer(), SOURCE, ["bisect"])
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "said"),
+    [
+        ("cpu", "fusion", "`hlo-opt --platform=cpu --passes=fusion before.hlo`"),
+        ("v5e", "algsimp", "`hlo-opt --platform=cpu --passes=algsimp before.hlo`"),
+        ("h100", "sanitize-constant-names", "`hlo-opt --platform=gpu --passes=sanitize-constant-names before.hlo`"),
+        ("h100", "priority-fusion", "XLA's `hlo-opt` does not have the pass priority-fusion"),
+        ("core", "cse", "XLA's `hlo-opt` does not have the pass cse"),
+    ],
+)
+def test_commands_are_such_as_xla_s_tools_take(target: str, name: str, said: str) -> None:
+    """There is no TPU in ``hlo-opt``, and only the passes that it registers."""
+    answer = Answer("wrong-stage", [Culprit("m.hlo", name, "p", 0)])
+    lines = list(report(answer, Source("m.hlo", "m", "x", target), ["m.hlo"], ["before.hlo", "after.hlo"]))
+    assert [line for line in lines if said in line]
+    assert sum("hlo-opt" in line for line in lines) == 1

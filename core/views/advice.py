@@ -6,7 +6,7 @@ Found from the index alone, without building a graph. The rows of ``ADVICE`` say
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from hloscope.core.errors import Diagnostic, HloscopeError, Severity
 from hloscope.core.hlo.attributes import CONTROL
 from hloscope.core.hlo.opcodes import OPCODES
 from hloscope.core.hlo.shape import Shape
+from hloscope.core.views.exact_values import DIGITS, exact
 
 if TYPE_CHECKING:
     from hloscope.core.text.module_index import ModuleIndex
@@ -28,7 +29,6 @@ PADDING_BYTES = 64 << 10
 NARROW_TERMS = 512
 """Sums of more terms than this lose digits in a type of 11 bits or fewer."""
 _NARROW = frozenset({"bf16", "f16", "f8e4m3", "f8e4m3fn", "f8e5m2", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz"})
-_DIGITS = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,\s]*)\}")
 _REDUCED = re.compile(r"dimensions=\{([\d,\s]*)\}")
 
@@ -39,7 +39,8 @@ class Advice:
 
     code: str
     severity: Severity
-    find: Callable[[ModuleIndex], Found]
+    find: Callable[[ModuleIndex, Iterable[int]], Found]
+    """Of these instructions; of dead ones also what then is dead with them."""
 
 
 @lru_cache(maxsize=4096)
@@ -55,12 +56,10 @@ def _array(index: ModuleIndex, i: int) -> Shape | None:
     return found if found is not None and found.is_array else None
 
 
-def _dead(index: ModuleIndex) -> Found:
+def _dead(index: ModuleIndex, among: Iterable[int]) -> Found:
     """What nothing uses, and what only that uses; XLA keeps what another instruction waits for."""
     dead: dict[int, bool] = {}
-    waiting: list[int] = []
-    for computation in index.computations:
-        waiting += [i for i in range(computation.begin, computation.end) if not index.users(i)]
+    waiting = [i for i in among if not index.users(i)]
     while waiting:
         i = waiting.pop()
         if i in dead or not _can_go(index, i):
@@ -84,8 +83,8 @@ def _can_go(index: ModuleIndex, i: int) -> bool:
     return CONTROL not in index.attributes_text(i) and i not in index.control_predecessors
 
 
-def _copies(index: ModuleIndex) -> Found:
-    for i in range(index.instruction_count):
+def _copies(index: ModuleIndex, among: Iterable[int]) -> Found:
+    for i in among:
         if index.opcode(i) != "copy":
             continue
         operands = index.operands(i)
@@ -100,8 +99,8 @@ def _copies(index: ModuleIndex) -> Found:
             yield i, f"a layout copy: {moved} (hloscope copies says why)", (operands[0],)
 
 
-def _round_trips(index: ModuleIndex) -> Found:
-    for i in range(index.instruction_count):
+def _round_trips(index: ModuleIndex, among: Iterable[int]) -> Found:
+    for i in among:
         if index.opcode(i) != "convert":
             continue
         inner = index.operands(i)[:1]
@@ -114,12 +113,12 @@ def _round_trips(index: ModuleIndex) -> Found:
         if any(one is None for one in types):
             continue
         a, b, c = (one.element_type for one in types if one is not None)
-        if a == c and _DIGITS.get(b, 0) < _DIGITS.get(a, 0) and b in _DIGITS:
-            yield i, f"{a} goes through {b} and back: {_DIGITS[a] - _DIGITS[b]} bits are lost", (inner[0], first[0])
+        if a == c and DIGITS.get(b, 0) < DIGITS.get(a, 0) and b in DIGITS and not exact(index, first[0], b):
+            yield i, f"{a} goes through {b} and back: {DIGITS[a] - DIGITS[b]} bits are lost", (inner[0], first[0])
 
 
-def _narrow_sums(index: ModuleIndex) -> Found:
-    for i in range(index.instruction_count):
+def _narrow_sums(index: ModuleIndex, among: Iterable[int]) -> Found:
+    for i in among:
         opcode = index.opcode(i)
         if opcode not in ("dot", "reduce"):
             continue
@@ -149,8 +148,8 @@ def _adds(index: ModuleIndex, i: int) -> bool:
     return root >= 0 and index.opcode(root) == "add"
 
 
-def _padding(index: ModuleIndex) -> Found:
-    for i in range(index.instruction_count):
+def _padding(index: ModuleIndex, among: Iterable[int]) -> Found:
+    for i in among:
         shape = _array(index, i)
         if shape is None or shape.layout is None or not shape.layout.tiles or not shape.dimensions:
             continue
@@ -185,11 +184,18 @@ ADVICE: tuple[Advice, ...] = (
 """Every kind, in the order in which they are looked for."""
 
 
-def advise(index: ModuleIndex, most: int = 500) -> list[Diagnostic]:
-    """Advice on a text, at most `most` of each kind, by place."""
+def advise(
+    index: ModuleIndex, most: int = 500, *, among: Mapping[str, Iterable[int]] | None = None
+) -> list[Diagnostic]:
+    """Advice on a text, at most `most` of each kind, by place.
+
+    With `among`, by code, only these instructions are looked at: which of what was said before is still so.
+    """
+    everything = range(index.instruction_count)
     out: list[Diagnostic] = []
     for kind in ADVICE:
-        for number, (i, message, others) in enumerate(kind.find(index)):
+        found = kind.find(index, everything if among is None else among.get(kind.code, ()))
+        for number, (i, message, others) in enumerate(found):
             if number >= most:
                 break
             start, end = index.name_span(i)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hloscope.core.errors import HloscopeError
 from hloscope.core.hlo.attributes import parse_pairs, parse_replica_groups
 from hloscope.core.hlo.opcodes import OPCODES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hloscope.core.text.module_index import ModuleIndex
     from hloscope.core.views.advice import Found
 
@@ -22,9 +26,9 @@ _BY_PARTITION = ("collective-permute", "all-to-all", "collective-broadcast", "ra
 _CHANNEL = re.compile(r"[ ,]channel_id=(\d+)")
 
 
-def misfits(index: ModuleIndex) -> Found:
-    """(instruction, sentence, other instructions) of each collective that does not fit; none where the header does not
-    say how many devices there are."""
+def misfits(index: ModuleIndex, among: Iterable[int] | None = None) -> Found:
+    """(instruction, sentence, other instructions) of each collective that does not fit, of these or of all; none where
+    the header does not say how many devices there are."""
     header = index.header_attributes
     if "replica_count" not in header and "num_partitions" not in header:
         return
@@ -33,8 +37,9 @@ def misfits(index: ModuleIndex) -> Found:
     wanted = {number for number, word in enumerate(columns.opcode_names) if _is_collective(word)}
     if not wanted:
         return
-    for i, opcode_id in enumerate(columns.opcode_ids.tolist()):
-        if opcode_id not in wanted:
+    rows = np.flatnonzero(np.isin(columns.opcode_ids, list(wanted))).tolist() if among is None else among
+    for i in rows:
+        if int(columns.opcode_ids[i]) not in wanted:
             continue
         part = index.parts(i)
         pairs, groups = part.attribute("source_target_pairs"), part.attribute("replica_groups")

@@ -154,7 +154,7 @@ def _extract(reading: Reading, number: int) -> Iterator[types.CodeAction]:
 
 def _remove_dead(reading: Reading) -> Iterator[types.CodeAction]:
     index = reading.index
-    dead = [i for i, _, _ in ADVICE[0].find(index)]
+    dead = [i for i, _, _ in ADVICE[0].find(index, range(index.instruction_count))]
     if not dead:
         return
     edits: list[types.TextEdit] = []

@@ -1,7 +1,8 @@
 """What is wrong with a text: what the index did not understand, else what the full reader and the verifier find.
 
 Small texts are read and verified here, a moment after the edit. Large ones are by another process, once nobody types;
-until its answer is there, what it said before stands, and the computations just edited are verified here.
+until its answer is there, what it said before stands, as does advice, and the computations just edited are verified
+here.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
@@ -36,21 +37,23 @@ _AT_ONCE = 1_000
 _REST_SECONDS = 0.5
 _INSTRUCTIONS_A_SECOND = 100_000
 """Of more rest, for texts that take the other process long."""
+_MISFIT = "mesh"
 LARGE = "no hints where nothing is wrong"
 _MOST = 1_000
 """Findings that are shown; a text that is not HLO at all has one a line."""
 
 
-def from_index(reading: Reading) -> list[types.Diagnostic] | None:
-    """Findings of the index, a moment after the edit, and what the verifier is known to find; None where `from_reader`
-    says all there is about as soon."""
+def from_index(reading: Reading, *, advice: bool = True) -> list[types.Diagnostic] | None:
+    """Findings of the index, a moment after the edit, and what else is known by now; None where `from_reader` says all
+    there is about as soon."""
     index = reading.index
-    if index.instruction_count <= _AT_ONCE:
-        if not index.errors:
-            return None
-        # A fault in one computation hides nothing in those that are whole.
-        return _shown(reading, [*index.diagnostics, *_placed(reading, findings_of_whole_computations(index))])
-    return _shown(reading, [*index.diagnostics, *_placed(reading, reading.verified.findings(reading))])
+    if index.instruction_count > _AT_ONCE:
+        known = _known(reading)
+        return _shown(reading, [*known, *(_advice_so_far(reading, known) if advice else ())])
+    if not index.errors:
+        return None
+    # A fault in one computation hides nothing in those that are whole.
+    return _shown(reading, [*index.diagnostics, *_placed(reading, findings_of_whole_computations(index))])
 
 
 def from_reader(reading: Reading, *, advice: bool = True) -> list[types.Diagnostic] | None:
@@ -71,8 +74,10 @@ def from_advice(reading: Reading) -> list[types.Diagnostic] | None:
     index = reading.index
     if index.errors or not _AT_ONCE < index.instruction_count <= FULL_INSTRUCTIONS:
         return None
-    known = list(_placed(reading, reading.verified.findings(reading)))
-    return _shown(reading, [*index.diagnostics, *known, *_advice(index, known)])
+    if any(severity == "error" for _, severity, *_ in reading.verified.reader_so_far(reading)):
+        return None
+    known = _known(reading)
+    return _shown(reading, [*known, *_advice(reading, known)])
 
 
 def _is_asked(reading: Reading) -> bool:
@@ -94,12 +99,33 @@ def from_checker(reading: Reading, *, advice: bool = True) -> list[types.Diagnos
     if rows is None:
         return None
     index = reading.index
-    found = [
+    advice = advice and index.instruction_count <= FULL_INSTRUCTIONS
+    return _all(reading, _of_reader(index, rows), reading.verified.findings(reading), advice=advice)
+
+
+def _of_reader(index: ModuleIndex, rows: Iterable[Sequence[Any]]) -> list[Diagnostic]:
+    return [
         _diagnostic(index, start, end, message, severity, code, tuple((a, b, words) for a, b, words in related))
         for message, severity, code, start, end, related in rows
     ]
-    advice = advice and index.instruction_count <= FULL_INSTRUCTIONS
-    return _all(reading, found, reading.verified.findings(reading), advice=advice)
+
+
+def _known(reading: Reading) -> list[Diagnostic]:
+    """What is known of a large text by now: by the index all of it, by the others what still stands."""
+    index = reading.index
+    return _with_index(
+        index,
+        [
+            *_of_reader(index, reading.verified.reader_so_far(reading)),
+            *_placed(reading, reading.verified.findings(reading)),
+        ],
+    )
+
+
+def _with_index(index: ModuleIndex, found: list[Diagnostic]) -> list[Diagnostic]:
+    """These, and what the index finds on other lines."""
+    lines = {one.line for one in found}
+    return [*found, *(one for one in index.diagnostics if one.line not in lines)]
 
 
 def _all(
@@ -111,11 +137,12 @@ def _all(
     if faults:
         small = index.instruction_count <= _AT_ONCE
         out += _placed(reading, findings_of_whole_computations(index, faults) if small else ())
+        hints = _advice_so_far(reading, out) if advice and not small else []
     else:
         placed = list(_placed(reading, broken))
-        out += [*placed, *(_advice(index, placed) if advice else ())]
-    lines = {one.line for one in out}
-    return _shown(reading, [*out, *(one for one in index.diagnostics if one.line not in lines)])
+        out += placed
+        hints = _advice(reading, placed) if advice else []
+    return _shown(reading, [*_with_index(index, out), *hints])
 
 
 def _placed(reading: Reading, broken: Iterable[Finding]) -> Iterator[Diagnostic]:
@@ -149,14 +176,28 @@ def _shown(reading: Reading, found: list[Diagnostic]) -> list[types.Diagnostic]:
     return [to_diagnostic(reading, one) for one in found[:_MOST]]
 
 
-def _advice(index: ModuleIndex, wrong: Sequence[Diagnostic]) -> list[Diagnostic]:
+def _advice(reading: Reading, wrong: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Advice, and collectives that do not fit the devices; of what is wrong already no more is said."""
-    out = advise(index)
-    told = {one.offset for one in wrong}
-    for i, message, _ in islice(misfits(index), _MOST):
-        if index.name_span(i)[0] not in told:
-            out.append(_diagnostic(index, *index.name_span(i), message, "warning", "mesh"))
+    index = reading.index
+    out = [*advise(index), *_misfits(index, None, wrong)]
+    reading.verified.advise(index, out)
     return out
+
+
+def _advice_so_far(reading: Reading, wrong: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """What of the last advice is still right: found in a moment, and so there from edit to edit."""
+    index = reading.index
+    if index.instruction_count > FULL_INSTRUCTIONS:
+        return []
+    among = reading.verified.advised(index)
+    return [*advise(index, among=among), *_misfits(index, among.get(_MISFIT, ()), wrong)]
+
+
+def _misfits(index: ModuleIndex, among: Iterable[int] | None, wrong: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
+    told = {one.offset for one in wrong}
+    for i, message, _ in islice(misfits(index, among), _MOST):
+        if index.name_span(i)[0] not in told:
+            yield _diagnostic(index, *index.name_span(i), message, "warning", _MISFIT)
 
 
 def _rest(reading: Reading) -> float:
@@ -170,6 +211,9 @@ def _checker_rest(reading: Reading) -> float:
 
 def checks(*, advice: bool, checker: Checker) -> tuple[Check, ...]:
     """In the order in which their findings are published; `advice` adds hints on texts in which nothing is wrong."""
-    small = (Check(from_index, lambda _: 0), Check(partial(from_reader, advice=advice), lambda _: 0))
+    small = (
+        Check(partial(from_index, advice=advice), lambda _: 0),
+        Check(partial(from_reader, advice=advice), lambda _: 0),
+    )
     hints = Check(from_advice if advice else lambda _: None, _rest)
     return (*small, hints, Check(partial(from_checker, advice=advice), _checker_rest, partial(_ask, checker=checker)))

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from hloscope.core.text.module_index import ModuleIndex
+from hloscope.core.text.reindex import reindexed
 from hloscope.core.views.findings import findings_of_text, findings_of_whole_computations
+from hloscope.lsp.documents import Reading
+from hloscope.lsp.features.diagnostics import from_advice, from_checker, from_index
+from hloscope.lsp.positions import Encoding, TextLines
+from hloscope.lsp.verified import Verified
 
 URI = "file:///large/verified.hlo"
 SHAPE = "f32[8]{0}"
@@ -76,6 +81,61 @@ def test_findings_of_a_large_text_come_stay_move_and_go(shared: Any, lines: list
     replace(client, 6, 0, "HloModule m", lines, result)
     [(code, _)] = findings(client, 6, until=1)
     assert code == "entry-result"
+
+
+class Edited:
+    """A large text and its versions, without a client."""
+
+    def __init__(self, text: str) -> None:
+        self.verified, self.version, self.text = Verified(), 0, ""
+        self.index = ModuleIndex.from_text(text)
+        self.reading = self._read(text)
+
+    def _read(self, text: str) -> Reading:
+        self.text, self.version = text, self.version + 1
+        lines = TextLines.of(text)
+        return Reading(URI, self.version, lines, self.index, Encoding.UTF16, None, self.verified)
+
+    def replace(self, old: str, new: str) -> None:
+        at = self.text.index(old)
+        text = self.text.replace(old, new, 1)
+        self.index = reindexed(self.index, text, at, at + len(old)) or ModuleIndex.from_text(text)
+        self.reading = self._read(text)
+
+    def at_once(self, *, advice: bool = True) -> list[tuple[str, str]]:
+        """Code of each finding a moment after the edit, and the line on which it is."""
+        found, lines = from_index(self.reading, advice=advice), self.text.split("\n")
+        assert found is not None
+        return [(str(one.code), lines[one.range.start.line].split()[0]) for one in found]
+
+
+def test_what_was_said_of_a_large_text_stands_until_the_next_answer(lines: list[str]) -> None:
+    copy, dead = "  %turned = f32[8,8]{0,1} copy(%square)", "  %dead = f32[8]{0} negate(%x)"
+    at = next(n for n, line in enumerate(lines) if line.startswith("  %c.0 "))
+    square = "  %square = f32[8,8]{1,0} broadcast(%x), dimensions={0}"
+    kept = '  %kept = f32[8]{0} custom-call(%turned), custom_call_target="sink"'
+    text = "\n".join([*lines[:at], square, copy, dead, kept, *lines[at:]])
+    edited = Edited(text)
+    assert from_advice(edited.reading) is not None
+    said = text.index("%a.7.10 = ")
+    row = ["a sentence of the reader", "warning", "read", said, said + len("%a.7.10"), []]
+    edited.verified.take(edited.reading, {"reader": [row], "broken": []})
+    hints = [("layout-copy", "%turned"), ("dead-instruction", "%dead")]
+    assert from_checker(edited.reading) is not None
+    for old, new in (("HloModule m\n", "HloModule m\n\n"), ("add(%a.3.9", "add( %a.3.9"), ("%c.9)", "%c.9 )")):
+        edited.replace(old, new)
+        assert edited.at_once() == [("read", "%a.7.10"), *hints]  # moved with the text, in what was edited, too
+    assert edited.at_once(advice=False) == [("read", "%a.7.10")]
+    edited.replace("negate(%x)", "negate(%x")
+    assert ("layout-copy", "%turned") in edited.at_once()  # half typed
+    edited.replace("negate(%x", "negate(%x)")
+    assert edited.at_once() == [("read", "%a.7.10"), *hints]
+    edited.replace("fusion(%x)", "fusion(%dead)")
+    assert edited.at_once() == [("read", "%a.7.10"), hints[0]]  # used by now
+    edited.replace("[8,8]{0,1} copy", "[8,8]{1,0} copy")
+    edited.replace("add(%a.7.9", "and(%a.7.9")
+    edited.replace("and(%a.7.9", "add( %a.7.9")
+    assert edited.at_once() == []
 
 
 HALF = """HloModule half

@@ -394,7 +394,8 @@ class LedgerWriter:
                 unannounced, row,
             ))  # fmt: skip
         else:
-            waiting[2], waiting[7:9], waiting[10:13] = self._ordinal, (following, changed), (spent, stored, self._snapshot)
+            waiting[2], waiting[7:9] = self._ordinal, (following, changed)
+            waiting[10:13] = spent, stored, self._snapshot
             waiting[14:] = self._instructions, fuel_used, unannounced
         self._ordinal += 1
 

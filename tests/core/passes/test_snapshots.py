@@ -7,13 +7,13 @@ from itertools import chain
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.core.recorded import Recorded
 
 from hloscope.core.hlo import HloInstruction, HloModule, Shape
 from hloscope.core.ledger.snapshots import TextParts
 from hloscope.core.passes.context import PassContext
 from hloscope.core.text import load_module, print_module
 from hloscope.core.text.printer import PrintOptions
-from tests.core.recorded import Recorded
 
 TEXT = """HloModule m, entry_computation_layout={(f32[4]{0}, f32[4]{0})->f32[4]{0}}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hloscope.core.pallas.python_reader import Reading
@@ -120,16 +120,32 @@ class Site:
 def find_sites(reading: Reading) -> Iterator[Site]:
     """Every ``pallas_call`` of a file, in order."""
     found: list[Site] = []
-    _visit(reading.tree, None, module_scope(reading), found)
+    uses: _Uses = {}
+    _visit(reading.tree, None, module_scope(reading), found, uses)
+    _tie_uses(found, uses)
     yield from sorted(found, key=lambda site: (site.node.lineno, site.node.col_offset))
 
 
-def _visit(node: ast.AST, function: str | None, scope: Scope, found: list[Site]) -> None:
+_Uses = dict[int, list[tuple[Scope, list[ast.expr]]]]
+"""Identity of a ``pallas_call(…)`` that has a name -> what the name is called with, and the names there."""
+
+
+def _tie_uses(found: Sequence[Site], uses: _Uses) -> None:
+    """Ties ``f = pl.pallas_call(…)`` to ``f(x)`` of the same function, where every such call gives it the same."""
+    for site in found:
+        # another function, a lambda or a comprehension may mean something else by the names
+        here = [given for scope, given in uses.get(id(site.node), ()) if scope is site.scope]
+        if here and len({tuple(map(ast.dump, given)) for given in here}) == 1 and not site.wrapped:
+            site.scope.called_with[id(site.node)] = here[0]
+            site.operands = [array_shape(one, site.scope) for one in site.arguments]
+
+
+def _visit(node: ast.AST, function: str | None, scope: Scope, found: list[Site], uses: _Uses) -> None:
     if isinstance(node, ast.ClassDef):
         inside = class_scope(node, scope)
         for child in ast.iter_child_nodes(node):
             methods = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            _visit(child, function, scope if methods else inside, found)
+            _visit(child, function, scope if methods else inside, found, uses)
         return
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         for decorator in node.decorator_list:
@@ -142,7 +158,7 @@ def _visit(node: ast.AST, function: str | None, scope: Scope, found: list[Site])
                     around.functions[node.name] = node
                 found.append(_site(call, function or node.name, around))
             else:
-                _visit(decorator, function, scope, found)
+                _visit(decorator, function, scope, found, uses)
         scope = function_scope(node, scope, outermost=function is None)
         function = function or node.name
     own = binds(node)
@@ -150,6 +166,10 @@ def _visit(node: ast.AST, function: str | None, scope: Scope, found: list[Site])
         scope = scope.without(own)
     if isinstance(node, ast.Call):
         call, bound, partial = _applied(node)
+        if isinstance(node.func, ast.Name):
+            made = follow(node.func, scope)
+            if isinstance(made, ast.Call) and callee(made) in CALLS:
+                uses.setdefault(id(made), []).append((scope, _arguments(node)))
         if isinstance(node.func, ast.Call) and callee(node.func) in CALLS:
             scope.called_with[id(node.func)] = _arguments(node)
         if call is not None:
@@ -159,11 +179,11 @@ def _visit(node: ast.AST, function: str | None, scope: Scope, found: list[Site])
             site.wrapped = site.wrapped or partial
             found.append(site)
             for child in (*call.args, *call.keywords, *(bound or ())):
-                _visit(child, function, scope, found)
+                _visit(child, function, scope, found, uses)
             return
     for child in ast.iter_child_nodes(node):
         if not (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and child in node.decorator_list):
-            _visit(child, function, scope, found)
+            _visit(child, function, scope, found, uses)
 
 
 def _applied(node: ast.Call) -> tuple[ast.Call | None, list[ast.expr] | None, bool]:

@@ -12,7 +12,7 @@ from hloscope.core.pallas.accesses import Access
 from hloscope.core.pallas.checks.finding import Finding, Subject, points_text
 from hloscope.core.pallas.checks.kernel_slices import LEFT_TO_A_RUN
 from hloscope.core.pallas.grid import MOST_WINDOWS, Walk
-from hloscope.core.pallas.jaxpr import Array
+from hloscope.core.pallas.jaxpr import Array, Equation
 
 
 def _outputs(subject: Subject) -> Iterator[Walk]:
@@ -94,6 +94,14 @@ LOCKS = frozenset({"semaphore_wait", "atomic_cas"})
 """Primitives by which steps that run at once may take turns."""
 
 
+def takes_turns(equation: Equation) -> bool:
+    """Whether steps that run at once may take turns by a statement: a wait, or an atomic whose old value somebody uses,
+    as locks (an exchange) and tickets (an addition) do."""
+    if equation.primitive in LOCKS:
+        return True
+    return equation.primitive == "atomic_rmw" and any(one is not None for one in equation.outputs)
+
+
 def check_parallel(subject: Subject) -> Iterator[Finding]:
     """Output blocks that steps write which may run at the same time: parallel dimensions, or any programs of a GPU."""
     if subject.schedule is None:
@@ -151,22 +159,21 @@ def _own_writes(
     first, second, low, high = found
     (one, a), (other, b) = first, second
     window = ", ".join(f"{start}:{end}" for start, end in zip(low, high, strict=True))
-    if subject.facts is not None and any(e.primitive in LOCKS for e, _ in subject.facts.primitives):
+    turns = subject.facts is not None and any(takes_turns(one) for one, _ in subject.facts.primitives)
+    if turns or one.steps is None or other.steps is None:
+        why = "semaphores, locks or atomics order" if turns else "a condition on data excludes one of"
         yield subject.finding(
             "unsupported",
-            f"whether semaphores or locks order {points_text(subject.schedule.point(a))} and"
+            f"whether {why} {points_text(subject.schedule.point(a))} and"
             f" {points_text(subject.schedule.point(b))}, which both write [{window}] of {title}, {LEFT_TO_A_RUN}",
             one.place,
         )
         return
-    guarded = one.steps is None or other.steps is None
     yield subject.finding(
         "parallel-write-race",
         f"{points_text(subject.schedule.point(a))} and {points_text(subject.schedule.point(b))} both write [{window}]"
-        f" of {title}, and {kind} run in any order or at once"
-        + (" (the store is under a condition on data, which may exclude it)" if guarded else ""),
+        f" of {title}, and {kind} run in any order or at once",
         one.place,
-        severity="warning" if guarded else None,
         related=[(other.place, "the other write")] if other is not one else (),
     )
 

@@ -42,12 +42,17 @@ def test_nothing_is_found_in_kernels_that_are_right(kernels: Look) -> None:
     assert {rung.outcome for rung in rungs} == {"done"} and {rung.name for rung in rungs} == {"generic", "tpu"}
 
 
-@pytest.mark.parametrize("function", ["_atomic_sums", "_guarded", "_masked", "_lanes", "_own_part"])
+@pytest.mark.parametrize(
+    "function", ["_atomic_sums", "_guarded", "_masked", "_lanes", "_own_part", "_locked", "_last_one_sums"]
+)
 def test_nothing_is_found_in_programs_that_are_right(kernels: Look, function: str) -> None:
     looked = kernels("programs.py")
     found = [one for one in [*looked.static.findings, *looked.ran[0]] if one.call == function]
     assert [one.message for one in found if one.severity in ("error", "warning")] == []
     assert [call.name for call in looked.static.calls].count(function) == 1
+    # what a lock or a ticket orders is left to the run
+    left = [one.message for one in looked.static.findings if one.call == function and "atomics order" in one.message]
+    assert len(left) == (function in ("_locked", "_last_one_sums"))
 
 
 def test_what_jax_refuses_is_refused_and_the_rest_is_not(kernels: Look) -> None:

@@ -240,6 +240,21 @@ def test_no_finding_where_the_text_does_not_say_all(fault: str, what: str) -> No
         assert {one[0] for one in findings(text, target)} <= {"unsupported"}, text
 
 
+def test_a_call_that_has_a_name_is_tied_to_what_it_is_given() -> None:
+    text = """
+def f(x=jax.ShapeDtypeStruct((32, 128), "float32"), y=jax.ShapeDtypeStruct((64, 128), "float32"), z=()):
+    call = pl.pallas_call(
+        kernel, grid=(4,), out_shape=jax.ShapeDtypeStruct((32, 128), "float32"),
+        in_specs=[pl.BlockSpec((8, 128), lambda i: (i + 1, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)))
+    return {use}
+"""
+    for use, given in (("call(x)", 1), ("call(x) + call(x)", 1), ("call(x) + call(y)[:32]", 0), ("call(*z)", 0),
+                       ("[call(x) for x in z]", 0), ("(lambda x: call(x))(y)", 0)):  # fmt: skip
+        found = findings(text.replace("{use}", use))
+        assert [one for one in found if one[2] == "error"] == [("index-map-out-of-range", 5, "error")] * given, use
+
+
 def test_things_may_be_called_by_other_names() -> None:
     text = FAULTY["an uncovered row"].replace("jax.ShapeDtypeStruct(", "S(").replace("pl.BlockSpec(", "block(")
     text = text.replace("jnp.float32", "F").replace(

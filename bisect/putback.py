@@ -318,10 +318,14 @@ def changed_lines(found: Alignment, border: Border) -> list[Line]:
     inside = [one for node in cone for callee in _reached(node) for one in callee.post_order()]
     lines: list[Line] = []
     for one in (*inside, *cone):
-        for old in earlier.get(one.name, ()):
-            if old.opcode != "parameter" and one.opcode != "parameter" and _is_changed(old, one):
-                lines.append(Line(one, old))
-                break
+        named = earlier.get(one.name, ())
+        # Copies of one computation have the same names: what counts is the one that this was.
+        olds = [old for old in named if old.parent.name == one.parent.name] or named
+        if one.opcode == "parameter" or any(old.opcode == "parameter" or _same_line(old, one) for old in olds):
+            continue
+        old = next((old for old in olds if _is_changed(old, one)), None)
+        if old is not None:
+            lines.append(Line(one, old))
     return lines
 
 
@@ -344,22 +348,27 @@ def _is_changed(before: HloInstruction, after: HloInstruction) -> bool:
     here = {one.name for one in after.parent}
     if not all(one.name in here for one in before.operands):
         return False
-    return not _one_form(before, after) or [o.name for o in before.operands] != [o.name for o in after.operands]
+    return not _same_line(before, after)
+
+
+def _same_line(before: HloInstruction, after: HloInstruction) -> bool:
+    return _one_form(before, after) and [o.name for o in before.operands] == [o.name for o in after.operands]
 
 
 def take_back(found: Alignment, lines: Iterable[Line]) -> Hybrid:
     """The later stage with some lines as the earlier stage has them. Raises InternalError for a cycle."""
     module = found.after.clone()
-    homes = {computation.name: computation for computation in module.computations}
+    homes = {one.name: (one, {node.name: node for node in one}) for one in module.computations}
     borrowed: dict[str, str] = {}
+    made: list[tuple[HloInstruction, HloInstruction]] = []
     for line in lines:
-        home = homes[line.after.parent.name]
-        names = {one.name: one for one in home}
-        old = names[line.after.name]
+        home, names = homes[line.after.parent.name]
         new = home.add(line.before.clone_with(operands=[names[one.name] for one in line.before.operands]))
         if new.opcode == "constant":
             borrowed[new.name] = line.before.name
-        old.replace_all_uses_with(new)
+        made.append((names[line.after.name], new))
+    for old, new in made:
+        old.replace_all_uses_with(new)  # also in the other lines that are taken back
     for computation in module.computations:
         computation.post_order()
     return Hybrid(module, borrowed)

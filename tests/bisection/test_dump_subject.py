@@ -16,10 +16,11 @@ from hypothesis import given as given_by
 from hypothesis import strategies as st
 
 from hloscope.bisect.narrow import Pairs, Seen, first_to_cure
-from hloscope.bisect.putback import Alignment, Border, align, lay_open, put_back
+from hloscope.bisect.putback import Alignment, Border, align, changed_lines, lay_open, put_back, take_back
 from hloscope.bisect.search import Outcome, smallest_cure
 from hloscope.bisect.subjects.stage_probe import StageProbe
 from hloscope.core.cli.main import run
+from hloscope.core.hlo import HloModule
 from hloscope.core.hlo.hashing import structural_hash
 from hloscope.core.passes.context import PassContext
 from hloscope.core.passes.registry import Registry
@@ -566,6 +567,28 @@ def test_the_smallest_cure_is_found_within_the_budget(count: int, data: st.DataO
 def test_nothing_cures_where_taking_back_everything_does_not() -> None:
     found, steps = smallest_cure(5, lambda members: Outcome("wrong"), "change")
     assert (found, len(steps)) == (frozenset(), 1)
+
+
+def test_lines_that_read_each_other_are_taken_back_together() -> None:
+    """A line taken back reads the others as they were; one of its name in a copy of its computation is another."""
+    body = "{\n  p = f32[4] parameter(0)\n  q = f32[4] OUTER(p)\n  ROOT r = f32[4] INNER(q)\n}\n"
+
+    def module(one: tuple[str, str], other: tuple[str, str]) -> HloModule:
+        bodies = [body.replace("OUTER", outer).replace("INNER", inner) for outer, inner in (one, other)]
+        return load_module(
+            f"HloModule m\n\nfirst {bodies[0]}\nsecond {bodies[1]}\nENTRY e {{\n  x = f32[4] parameter(0)\n"
+            "  a = f32[4] call(x), to_apply=first\n  b = f32[4] call(a), to_apply=second\n"
+            "  ROOT t = (f32[4], f32[4]) tuple(a, b)\n}\n"
+        )
+
+    before = module(("negate", "exponential"), ("cosine", "tanh"))
+    found = align(before, module(("abs", "sine"), ("cosine", "tanh")))
+    lines = {line.after: line for border in found.borders for line in changed_lines(found, border)}
+    assert sorted((one.name, one.parent.name) for one in lines) == [("q", "first"), ("r", "first")]
+    value = np.array([0.25, -0.5, 1, 2], np.float32)
+    made = evaluate(take_back(found, lines.values()).module, [value])
+    for one, other in zip(made, evaluate(before, [value]), strict=True):
+        assert np.array_equal(one, other)
 
 
 def test_the_bundle_holds_what_a_maintainer_needs_and_no_names(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import time
 from dataclasses import dataclass
@@ -21,12 +20,11 @@ from hloscope.core.dumps.options import compile_facts
 from hloscope.core.errors import HloscopeError
 from hloscope.core.text.module_index import ModuleIndex
 from hloscope.core.views.dump_source import DumpSource
-from hloscope.core.views.follow import follow
-from hloscope.core.views.matching import without_layout
+from hloscope.core.views.follow import alike, follow
 from hloscope.core.views.run import find_definition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from hloscope.core.analysis.device import DeviceDescription
     from hloscope.core.dumps.directory import Module
@@ -301,7 +299,7 @@ def fusions_of(uri: str, name: str) -> list[tuple[str, types.Location]]:
             rows = range(place.before + 1, len(files))
             steps = follow(_Texts(files), rows, place.before, name, forth=True, seconds=_FOLLOW_SECONDS)
             at = next((last.find(one.name) for one in steps if one.stage == len(files) - 1), None)
-            among = [at] if at is not None else [] if found is None else _alike(last, here, found)
+            among = [at] if at is not None else [] if found is None else alike(last, here, found)
     except OSError:
         return []
     fusions = dict.fromkeys(one for k in among if (one := _fusion(last, k)) is not None)
@@ -311,23 +309,6 @@ def fusions_of(uri: str, name: str) -> list[tuple[str, types.Location]]:
 def _fusion(index: ModuleIndex, i: int) -> int | None:
     callers = index.callers(index.computation_of(i))
     return next((one for one in callers if index.opcode(one) == "fusion"), i if index.opcode(i) == "fusion" else None)
-
-
-def _alike(index: ModuleIndex, here: ModuleIndex, i: int) -> list[int]:
-    """Instructions with the opcode and the op_name of one of another stage, and what else they may have of it."""
-    op_name, opcode = here.op_name(i), here.opcode(i)
-    if not op_name:
-        return []
-    found = index.search(f"^{re.escape(op_name)}$", "op_name")
-    among = [one for one in found if index.opcode(one) == opcode]
-    tests: tuple[Callable[[ModuleIndex, int], object], ...] = (
-        lambda text, k: without_layout(text.shape_text(k)),
-        lambda text, k: text.frames(k),
-    )
-    for told in tests:
-        closer = [one for one in among if told(index, one) == told(here, i)]
-        among = closer or among
-    return among
 
 
 def _read_index(file: str) -> ModuleIndex:

@@ -343,6 +343,12 @@ def test_an_instruction_that_ended_up_in_several_fusions_is_offered_in_each(advi
     assert [one["range"]["start"]["line"] for one in found] == [14, 15]
     params["arguments"] = [last.as_uri(), "cos.8"]
     assert advised.request("workspace/executeCommand", params)["range"]["start"]["line"] == 15
+    # Back from each copy to the one that was copied.
+    advised.open(last.as_uri(), after)
+    for name in ("cos.7", "cos.8"):
+        params = {"command": "hloscope.previousStage", "arguments": [last.as_uri(), name]}
+        found = advised.request("workspace/executeCommand", params)
+        assert (found["uri"], found["range"]["start"]["line"]) == (first.as_uri(), 4)
 
 
 def test_links_lead_to_files_that_exist(advised: Any, tmp_path: Path) -> None:

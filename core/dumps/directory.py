@@ -28,7 +28,7 @@ from hloscope.core.dumps.filenames import (
     target_of,
 )
 from hloscope.core.dumps.sources import Entry, FileSource, open_source
-from hloscope.core.errors import DumpError, UnsupportedError, UsageError
+from hloscope.core.errors import DumpError, HloscopeError, UnsupportedError, UsageError
 
 ProtoReader = Callable[[Sequence[bytes]], list[str]]
 """Turns serialized HloProtos into HLO text, all at once because each call starts a process."""
@@ -392,20 +392,41 @@ class Dump:
         """The text of a stage's file. Raises as ``Stage.read_bytes`` does."""
         if file.kind is FileKind.STAGE:
             return self.read_file(file, limit)
-        text = self.read_stages([file])[0]
+        text = self.read_each([file])[0]
+        if isinstance(text, HloscopeError):
+            raise text
         return text if limit is None else text[:limit]
 
-    def read_stages(self, files: Sequence[DumpFile]) -> list[bytes]:
-        """The texts of several stages' files; protos among them are turned into text in one call."""
-        protos = [file for file in files if file.kind is FileKind.STAGE_PROTO]
-        for file in files:
-            if file.kind not in (FileKind.STAGE, FileKind.STAGE_PROTO) or (protos and self._proto_reader is None):
-                raise UnsupportedError(f"{file.kind.description} cannot be read as text here", path=file.path)
-        converted: dict[str, bytes] = {}
-        if protos and self._proto_reader is not None:
-            texts = self._proto_reader([self.read_file(file) for file in protos])
-            converted = {file.path: text.encode("utf-8", "replace") for file, text in zip(protos, texts, strict=True)}
-        return [converted[file.path] if file.path in converted else self.read_file(file) for file in files]
+    def read_each(self, files: Sequence[DumpFile]) -> list[bytes | HloscopeError]:
+        """The text of each stage's file, or why it has none: one that cannot be read does not keep back the others.
+
+        Protos are turned into text in one call of the reader; one that fails is halved until the culprit is known.
+        """
+        found: dict[int, bytes | HloscopeError] = {}
+        protos: dict[int, bytes] = {}
+        for number, file in enumerate(files):
+            try:
+                if file.kind is FileKind.STAGE:
+                    found[number] = self.read_file(file)
+                elif file.kind is FileKind.STAGE_PROTO and self._proto_reader is not None:
+                    protos[number] = self.read_file(file)
+                else:
+                    raise UnsupportedError(f"{file.kind.description} cannot be read as text here", path=file.path)
+            except HloscopeError as error:
+                found[number] = error
+        found.update(zip(protos, self._converted(list(protos.values())), strict=True))
+        return [found[number] for number in range(len(files))]
+
+    def _converted(self, protos: Sequence[bytes]) -> list[bytes | HloscopeError]:
+        if not protos or self._proto_reader is None:
+            return []
+        try:
+            return [text.encode("utf-8", "replace") for text in self._proto_reader(protos)]
+        except HloscopeError as error:
+            if len(protos) == 1:
+                return [error]
+        half = len(protos) // 2
+        return self._converted(protos[:half]) + self._converted(protos[half:])
 
     def close(self) -> None:
         """Frees the archive; stages cannot be read afterwards."""

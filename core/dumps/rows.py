@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from hloscope.core.dumps.directory import Module, Stage
 from hloscope.core.dumps.facts import broken, content_digest, count_instructions, same_program
@@ -94,36 +95,48 @@ def _reading(stage: Stage, text: bytes | HloscopeError, previous: StageReading |
 
 
 def _texts(stages: Sequence[Stage]) -> Iterator[tuple[Stage, bytes | HloscopeError]]:
-    """Every stage with its text or the reason why there is none; protos are turned into text several at a time."""
-    at = 0
-    while at < len(stages):
-        end = at + 1
-        if not stages[at].has_text:
-            while end < len(stages) and end - at < PROTO_BATCH and not stages[end].has_text:
-                end += 1
-        batch = stages[at:end]
-        try:
-            texts = batch[0].module.dump.read_stages([stage.file for stage in batch])
-        except HloscopeError as error:
-            if len(batch) == 1:
-                yield batch[0], error
-            else:
-                for stage in batch:
-                    yield from _texts_one(stage)
-        else:
-            yield from zip(batch, texts, strict=True)
-        at = end
+    """Every stage with its text or the reason why there is none.
+
+    Protos are turned into text several at a time, also where stages with a text stand between them: in a dump that was
+    cut off every few stages have lost theirs, and each call of the reader costs a process.
+    """
+    ahead: dict[int, bytes | HloscopeError] = {}
+    for at, stage in enumerate(stages):
+        if stage.has_text:
+            yield stage, _text(stage)
+            continue
+        if stage.index not in ahead:
+            batch = _next_protos(stages, at)
+            texts = stage.module.dump.read_each([one.file for one in batch])
+            ahead.update(zip((one.index for one in batch), texts, strict=True))
+        yield stage, ahead.pop(stage.index)
 
 
-def _texts_one(stage: Stage) -> Iterator[tuple[Stage, bytes | HloscopeError]]:
+def _next_protos(stages: Sequence[Stage], at: int) -> list[Stage]:
+    """The stages from `at` on that are protos alone, as many as one call of the reader takes."""
+    found: list[Stage] = []
+    size = 0
+    for stage in islice(stages, at, None):
+        if stage.has_text:
+            continue
+        size += stage.size
+        if found and (len(found) == PROTO_BATCH or size > PROTO_BATCH_BYTES):
+            break
+        found.append(stage)
+    return found
+
+
+def _text(stage: Stage) -> bytes | HloscopeError:
     try:
-        yield stage, stage.read_bytes()
+        return stage.read_bytes()
     except HloscopeError as error:
-        yield stage, error
+        return error
 
 
 PROTO_BATCH = 16
 """Protos that are turned into text by one call of the proto reader."""
+PROTO_BATCH_BYTES = 64 << 20
+"""Bytes of protos from which on a call takes no further one: their texts are all held at once."""
 
 
 def timeline(

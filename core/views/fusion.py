@@ -8,8 +8,10 @@ decider is run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from hloscope.core.analysis.cost import shape_bytes
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 How = Literal["recorded", "core", "inferred"]
 PROVEN_FLIPS = 3
 """Edits that the real compiler is asked about."""
+_MOST_BITCASTS = 8
+"""One behind the other, between a producer and its reader."""
 _NO_BENEFIT_WORDS = "fusing it into all its users was not estimated to be faster"
 
 
@@ -384,11 +388,16 @@ def why_pair(
     notes: list[str] = []
     known = {one.name for one in module.instructions() if not one.parent.is_fusion}
     known |= {name for one in decided.rows for name in (one.producer, one.made, *one.consumers) if name is not None}
+    named = producer, consumer
     producer, consumer = (_as_decided(run, name, module, known, notes) for name in (producer, consumer))
     row = _row_of(decided.rows, producer, consumer)
+    between = _bitcasts_between(run, backend, ((producer, consumer), named)) if row is None else ()
     shown = row if decided.how != "core" else None
     ours: PairVerdict | None = None
-    if backend != "tpu":
+    if between:
+        row, ours = _through(decided.rows, (producer, *between, consumer), module, backend, device, notes)
+        shown, tries = row, False
+    elif backend != "tpu":
         try:
             ours = judge(module.clone(), producer, consumer, backend, device)
         except UsageError:
@@ -415,6 +424,65 @@ def why_pair(
             tried = _proven(tried, producer, consumer, backend, notes)
     place: dict[str, object] = {} if row is None else {"step": row.step, "bytes": row.bytes}
     return _facts(producer, consumer, shown, ours, tried, notes, place)
+
+
+def _bitcasts_between(run: Run, backend: str, pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The bitcasts by which a consumer reads a producer, around the fusion pass or at the end; none where it reads the
+    producer itself, or does not read it."""
+    compile_ = RunCompile(run)
+    stages = [len(run) - 1]
+    try:
+        pair = stages_around(compile_, FUSION_PASSES.get(backend, "fusion"))[0]
+        stages = [pair.before.index, pair.after.index, *stages]
+    except DumpError:
+        pass
+    for stage in dict.fromkeys(stages):
+        index = run.stage_index(stage)
+        for producer, consumer in pairs:
+            first, last = index.find(producer), index.find(consumer)
+            if first is None or last is None:
+                continue
+            paths: list[tuple[int, ...]] = [()]
+            while paths:
+                path = paths.pop()
+                users = index.users(path[-1] if path else first)
+                if last in users:
+                    return tuple(index.name(i) for i in path)
+                if len(path) < _MOST_BITCASTS:
+                    paths += [(*path, i) for i in users if index.opcode(i) == "bitcast"]
+    return ()
+
+
+def _through(
+    rows: Sequence[FusionRow],
+    chain: tuple[str, ...],
+    module: HloModule,
+    backend: str,
+    device: DeviceDescription | None,
+    notes: list[str],
+) -> tuple[FusionRow | None, PairVerdict | None]:
+    """The verdict on a producer and a consumer with bitcasts between them: what was recorded, else the core's.
+
+    A pass decides on direct uses, so each link of the chain is asked about.
+    """
+    producer, consumer = chain[0], chain[-1]
+    notes.append(f"{consumer} reads {producer} through {', '.join(chain[1:-1])}, and fusion is decided for direct uses")
+    links = list(pairwise(chain))
+    found = [one for one in (_row_of(rows, *link) for link in links) if one is not None]
+    row = next((one for one in found if one.verdict != "fused"), None)
+    if row is None:
+        about = [one for one in rows if one.producer == producer and one.verdict in ("refused", "ineligible")]
+        row = max(about, key=lambda one: one.step, default=None)
+    judged: PairVerdict | None = None
+    for link in links if backend != "tpu" else ():
+        with suppress(UsageError):
+            ours = judge(module.clone(), *link, backend, device)
+            if ours.verdict != "fused":
+                judged = judged or ours
+                notes.append(f"{link[0]} into {link[1]}: {ours.verdict}, {ours.reason or ours.code}")
+    if row is None and len(found) == len(links):
+        row = found[-1]
+    return row, None if row is not None else judged
 
 
 def _as_decided(run: Run, name: str, before: HloModule, known: set[str], notes: list[str]) -> str:

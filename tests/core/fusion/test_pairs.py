@@ -85,6 +85,15 @@ def test_a_recorded_verdict_counts_more_than_ours(fixtures: Path) -> None:
         assert (facts.verdict, facts.origin) == ("fused", "xla")
 
 
+def test_a_reader_behind_a_bitcast_is_a_reader(fixtures: Path) -> None:
+    with load(str(fixtures / "dumps" / "gpu_narrow")) as run:
+        facts = why_pair(run, "loop_reduce_fusion", "gemm_fusion_dot")
+        assert (facts.verdict, facts.origin, facts.numbers["bytes"]) == ("ineligible", "xla", 49_504)
+        assert "only bitcast users" in (facts.reason or "")
+        assert any("gemm_fusion_dot reads fusion.5 through bitcast.30.0, and" in one for one in facts.notes)
+        assert any("bitcast.30.0 into gemm_fusion_dot: refused" in one for one in facts.notes)
+
+
 def test_a_pair_has_the_step_and_the_bytes_of_its_row(fixtures: Path) -> None:
     with load(str(fixtures / "dumps" / "gpu_narrow")) as run:
         rows = fusion_report(run).rows

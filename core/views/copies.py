@@ -249,7 +249,23 @@ class _Answer:
         for row, names in sorted(by_row.items()):
             check(self._cancelled)
             rows += self._rows(row, names, replayed.get(row) if replayed else None)
-        return CopiesAnswer(tuple(rows), tuple(self._notes))
+        return CopiesAnswer(tuple(self._counted(rows)), tuple(self._notes))
+
+    def _counted(self, rows: list[CopyRow]) -> list[CopyRow]:
+        """Runs of those whose own stage does not tell, as the last stage has it: a trip count may be known by then."""
+        last = len(self._run) - 1
+        names = {row.also[-1] if row.also else row.copy for row in rows if row.times is None and row.gone is None}
+        if not names:
+            return rows
+        module = self._compile.module(last)
+        counts = RunCounts(module)
+        times = {one.name: counts.of(one.parent) for one in module.instructions() if one.name in names}
+        return [
+            replace(row, times=times.get(row.also[-1] if row.also else row.copy))
+            if row.times is None and row.gone is None
+            else row
+            for row in rows
+        ]
 
     # ---------------------------------------------------------------- finding
     def _find(self) -> list[_Found]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hloscope.core.views.run import Run
 
 TOP_OPCODES = 12
-_COMPUTATION = re.compile(rb"(?:\A|\n)(?:ENTRY )?%?[\w.$-]+[^\n=]*\{[ \t]*\r?(?=\n)")
+_COMPUTATION = re.compile(rb"(?:\A|\n)(?:ENTRY )?%?[\w.$-]+[^\n=]*(?:/\*index=\d+\*/[^\n=]*)*\{[ \t]*\r?(?=\n)")
 _HTML_ROWS = 40
 
 

@@ -156,6 +156,17 @@ def test_a_copy_in_a_loop_counts_its_rounds(tmp_path: Path) -> None:
     assert {row.times for row in found.values() if row.computation == "e"} <= {1}
 
 
+def test_a_copy_runs_as_often_as_the_last_stage_says(tmp_path: Path) -> None:
+    unknown = LOOP.replace("n = s32[] constant(5)", 'n = s32[] custom-call(i.1), custom_call_target="n"')
+    copied = "v = f32[4,8]{0,1} copy(x)\n  w = f32[4,8]{1,0} custom-call(v)"
+    told = unknown.replace("w = f32[4,8]{1,0} custom-call(x)", copied)
+    early = told.replace(', backend_config={"known_trip_count":{"n":"5"}}', "")
+    (tmp_path / "module_0001.l.0001.pipe.after_one.before_two.txt").write_text(early)
+    (tmp_path / "module_0001.l.cpu_after_optimizations.txt").write_text(told)
+    with load(str(tmp_path)) as run:
+        assert [(row.copy, row.cause.stage, row.times) for row in copies(run).rows] == [("v", 0, 5)]
+
+
 def test_copies_of_a_real_dump_and_where_they_go(fixtures: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found, said = rows(fixtures / "dumps" / "cpu", capsys)
     assert "could not" not in said

@@ -9,7 +9,7 @@ import pytest
 from hloscope.core import load
 from hloscope.core.dumps.importer import import_dump
 from hloscope.core.views.data import PassRow
-from hloscope.core.views.summary import own_times
+from hloscope.core.views.summary import own_times, summarize
 
 
 def timeline(*rows: tuple[str, str, int | None]) -> list[PassRow]:
@@ -41,6 +41,15 @@ def test_a_pass_keeps_its_time_though_a_pipeline_has_its_name() -> None:
     assert names(same) == ["autotuner/wrapper", "autotuner/autotuner", "layout/cse"]
     apart = timeline(("post", "layout_normalization", 1), ("post", "algsimp", 2), ("layout_normalization", "dce", 3))
     assert names(apart) == ["post/layout_normalization", "post/algsimp", "layout_normalization/dce"]
+
+
+def test_computations_with_numbered_elements_count(tmp_path: Path) -> None:
+    body = "(p: (s32[], /*index=5*/f32[4])) -> (s32[], /*index=5*/f32[4]) {"
+    text = f"HloModule m\n\n%b {body}\n  ROOT %p = (s32[], f32[4]) parameter(0)\n}}\n\nENTRY %e {body}\n"
+    path = tmp_path / "m.hlo"
+    path.write_text(text + "  ROOT %q = (s32[], f32[4]) parameter(0), metadata={op_name=\"a={\"}\n}\n")
+    with load(str(path)) as run:
+        assert summarize(run).computations == 2
 
 
 @pytest.mark.parametrize("dump", ["cpu_logged", "gpu_metadata"])

@@ -157,6 +157,12 @@ class MemoryMap:
                 known = found.get((value.allocation, value.offset))
                 if known is None or (value.live or (0, 0))[0] >= (known.live or (0, 0))[0]:
                     found[value.allocation, value.offset] = value
+        there = {number for number, _ in found}
+        for one in self.allocations:
+            # It counts though nothing lives in it now, as in a donated parameter before the output is written.
+            if one.whole_run and one.color == self.space and one.index not in there and one.values:
+                held = min(one.values, key=lambda value: (-value.size, (value.live or (0, 0))[0]))
+                found[held.allocation, held.offset] = held
         return sorted(found.values(), key=lambda value: (-value.size, value.name, value.index))
 
     def largest_at_peak(self, count: int = 10) -> list[PeakRow]:
@@ -174,7 +180,9 @@ class MemoryMap:
                 return PeakRow(
                     value, f"parameter {allocation.parameter}, not donated: the caller keeps it", "parameter", until
                 )
-            said = f"parameter {allocation.parameter}, donated: an output is written over it"
+            said = f"parameter {allocation.parameter}, donated: "
+            lives = value.live is None or value.live[0] <= tick <= value.live[1]
+            said += "an output is written over it" if lives else "held for an output, nothing lives in it at this step"
             return PeakRow(value, said, "donated", until)
         if allocation.kind == "constant":
             return PeakRow(value, "constant, kept for the whole run", "constant", until)

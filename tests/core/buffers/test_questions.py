@@ -56,6 +56,25 @@ def test_the_peak_is_what_is_alive_then() -> None:
     }  # fmt: skip
 
 
+def test_a_donated_parameter_counts_while_nothing_lives_in_it() -> None:
+    text = """HloModule d, is_scheduled=true, input_output_alias={ {}: (0, {}, may-alias) }
+
+ENTRY e {
+  p = f32[64]{0} parameter(0)
+  t = f32[1]{0} slice(p), slice={[0:1]}
+  s = f32[] bitcast(t)
+  a = f32[1024]{0} broadcast(s), dimensions={}
+  c = f32[1024]{0} reverse(a), dimensions={0}
+  ROOT r = f32[64]{0} slice(c), slice={[0:64]}
+}
+"""
+    memory = map_of_assignment(assign_buffers(load_module(text)))
+    step, peak = memory.peak
+    assert peak == sum(value.size for value in memory.at(step))
+    (held,) = [row for row in memory.largest_at_peak() if row.code == "donated"]
+    assert held.value.name == "p" and "nothing lives in it" in held.reason
+
+
 def test_what_if() -> None:
     module = load_module(TEXT)
     before = assign_buffers(module)

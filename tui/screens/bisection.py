@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.binding import Binding, BindingType
 
+from hloscope.core.errors import UsageError
+from hloscope.core.views.later_passes import has_layouts, later_passes
 from hloscope.tui import child
 from hloscope.tui.content import Line, plain
 from hloscope.tui.navigation import Place
@@ -27,6 +29,12 @@ _PROBE = re.compile(r"(.*) (-?\d+) of (-?\d+)\.\.(-?\d+):")
 
 _FIRST = "no probe yet: inputs are made, and the first and the last of it are run before anything is searched"
 _OUTCOMES = {"right": "added", "wrong": "removed"}
+
+
+_CHOICES = ("--passes", "--pipeline", "--engine", "--command", "--over", "--against")
+"""Options that say what is searched."""
+_UNDECIDED = ("compile-failure", "not-deterministic", "wrong-input", "cannot-tell")
+"""Verdicts that say that something failed, or is not known: their evidence says what."""
 
 
 class BisectScreen(TwoPanesScreen):
@@ -67,6 +75,12 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
     def _subject(self) -> str:
         return self.run.source.path if self._stage is None else f"stage {self._stage} of {self.run.source.path}"
 
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the passes after the stage are searched, and not a whole pipeline, which assigns layouts anew."""
+        named = any(word.partition("=")[0] in _CHOICES for word in self._options.split())
+        return self._stage is not None and not named and has_layouts(self.run.outline, self._stage)
+
     def _show(self) -> None:
         words = f"hloscope bisect {self._subject} --json {self._options}".rstrip()
         state = (
@@ -89,10 +103,11 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
         out = [plain("Which pass, and which decision in it, made the numbers change?", "heading"), plain()]
         if self._stage is not None:
             what = f"compiles the module of stage {self._stage} pass by pass, and runs what comes out of each"
+            if self._goes_on:
+                what = "runs those of hloscope's passes that the compiler ran after this stage, one by one"
             out += [plain(f"r  {what}"), plain("u  searches the whole run instead, stage by stage")]
-            if any(row.pass_name == "layout-assignment" for row in self.run.outline[1 : self._stage + 1]):
-                told = "the module has its layouts already: a whole pipeline, which assigns them anew, may refuse it"
-                out.append(plain(f"   {told}; --passes names the passes to search, u needs none", "warning"))
+            if self._goes_on:
+                out.append(plain("   the module has its layouts already; --passes names other passes", "note"))
         elif self.run.source.kind == "hlo":
             out.append(plain("r  compiles the module pass by pass, and runs what comes out of each"))
         else:
@@ -117,6 +132,12 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
         self._said, self._answer = [], None
         self._searching, self._since = True, time.monotonic()
         options, stage = shlex.split(self._options), self._stage
+        if stage is not None and self._goes_on:
+            try:
+                options = ["--passes", later_passes(self.run.outline, stage), *options]
+            except UsageError as error:
+                self._failed(error.message)
+                return
         self.ask_core(lambda work: self._ask(work, options, stage), self._done, group="bisect", failed=self._failed)
         self._show()
 
@@ -166,6 +187,8 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
             + f"\nverdict: {data.get('verdict')}; {len(probes)} probes. {took}"
         )
         lines = [Line(f"verdict: {data.get('verdict')}", "heading", item=data)]
+        if data.get("verdict") in _UNDECIDED:
+            lines += [plain(f"  {one}", "warning") for one in data.get("evidence") or []]
         for one in culprits:
             stage = one.get("stage")
             where = "/".join(str(one[key]) for key in ("pipeline", "pass") if one.get(key))

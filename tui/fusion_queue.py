@@ -91,9 +91,12 @@ class FusionQueue:
         return len(waiting), nlargest(most, waiting.items(), key=lambda one: one[1])
 
     def following(self, step: int) -> FusionRow | None:
-        """The next decision after a step that takes something out of the queue."""
-        at = bisect_right(self._ends, bisect_right(self._steps, step) - 1)
-        return self._rows[self._ends[at]] if at < len(self._ends) else None
+        """The next decision after a step that takes something out of the same queue."""
+        here = bisect_right(self._steps, step)
+        at = bisect_right(self._ends, here - 1)
+        if at >= len(self._ends) or any(here <= begin <= self._ends[at] for begin in self._begins):
+            return None
+        return self._rows[self._ends[at]]
 
     def whole(self, row: FusionRow) -> float | None:
         """Microseconds that a producer saves in all, where the row tells only by how much that has changed."""

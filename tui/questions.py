@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import HloscopeError
+from hloscope.core.hlo.shape import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,9 +42,16 @@ def copied_shapes(run: Run, row: CopyRow) -> list[tuple[str, str]]:
     """A title and the shape of the copied array, before and after."""
     out: list[tuple[str, str]] = []
     for title, name in (("as it lies before", row.operand), ("as the copy lays it", row.copy)):
-        place = run.definition(row.cause.stage, name)
-        if place is not None and " = " in place.text:
-            out.append((title, place.text.split(" = ", 1)[1].split(" ", 1)[0]))
+        index = run.stage_index(row.cause.stage)
+        at = index.find(name)
+        if at is None:
+            continue
+        text = index.shape_text(at)
+        with suppress(HloscopeError, ValueError):
+            # An asynchronous copy begins with a tuple: what it writes, what it reads, and a context.
+            first = next((leaf for _, leaf in Shape.parse(text).leaves()), None)
+            text = str(first) if first is not None else text
+        out.append((title, text))
     return out
 
 

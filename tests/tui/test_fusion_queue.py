@@ -40,7 +40,9 @@ def test_what_was_taken_out_or_fused_into_waits_no_longer_and_each_computation_h
     assert queue.after(5, 9) == (1, [("x", 0.5)])
     assert queue.after(6, 9) == (0, [])
     following = queue.following(0)
-    assert following is rows[3] and queue.following(3) is rows[6] and queue.following(6) is None
+    # What comes out of the queue of another computation does not follow in this one.
+    assert following is rows[3] and queue.following(3) is None and queue.following(5) is rows[6]
+    assert queue.following(6) is None
     assert queue.about("b") == [rows[1], rows[3]] and queue.about("fusion") == [rows[3], rows[4]]
 
 

@@ -16,6 +16,7 @@ from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input, Static, TextArea
 
+from hloscope.core.views.buffers import BufferRow, BufferValue
 from hloscope.core.views.run import load
 from hloscope.tui import child
 from hloscope.tui.app import DashboardApp
@@ -252,6 +253,13 @@ async def test_the_buffer_map_names_what_is_under_its_cursor_and_answers_questio
         assert "nearest there: loop_pad_fusion" in " ".join(lines(pilot, "#list").split())
         await press(pilot, "z")
         assert "none found" in lines(pilot, "#list") or ":" in lines(pilot, "#list")
+        # More steps than columns: the peak is one of those that share its own, where another value dies.
+        values = (BufferValue("dies", "{}", 64, 0, (0, 100)), BufferValue("full", "{}", 60, 4, (101, 101)))
+        chart.show(BufferRow(0, 64, 0, "temp", values), [f"i{step}" for step in range(400)], 101)
+        assert chart.words().startswith("step 101 (i101): full  60 B at 4")
+        chart.action_move(1, 0)
+        chart.action_to_peak()
+        assert chart.words().startswith("step 101 (i101): full")
 
 
 async def test_sql_runs_kept_queries_shows_faults_and_exports(tmp_path: Path) -> None:

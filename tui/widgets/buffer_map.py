@@ -60,6 +60,8 @@ class BufferMap(Widget, can_focus=True):
         """Column of the cursor."""
         self.y = 0
         """Row of the cursor, two in a line."""
+        self._under: tuple[tuple[int, int, int], BufferValue | None] | None = None
+        """Column, row and step of the cursor, and the value there."""
         self._held = (0, 0.0)
         """Step, and part of the allocation above it: where the cursor is at any size."""
 
@@ -69,15 +71,15 @@ class BufferMap(Widget, can_focus=True):
         last = max((value.live[1] for value in allocation.values if value.live is not None), default=0)
         self._steps = max(1, len(names), last + 1)
         self._drawn = (0, 0)
-        self.x, self.y = self._column(peak), 0
-        self._held = (peak, 0.0)
+        self._held, self._under = (peak, self._first(allocation, peak)), None
+        self.x, self.y = self._column(peak), self._row(self._held[1])
         self.refresh()
 
     def on_resize(self) -> None:
         """The cursor stays at its step and offset."""
         step, part_of = self._held
         self.x = self._column(step)
-        self.y = max(0, min(int(part_of * self._high), self._high - 1))
+        self.y = self._row(part_of)
         self.post_message(self.Moved())
 
     # ---------------------------------------------------------------- geometry
@@ -93,10 +95,23 @@ class BufferMap(Widget, can_focus=True):
         wide = self._wide if wide is None else wide
         return min(wide - 1, step * wide // self._steps)
 
+    def _row(self, part_of: float) -> int:
+        return max(0, min(int(part_of * self._high), self._high - 1))
+
+    @staticmethod
+    def _first(one: BufferRow, step: int) -> float:
+        """The part of an allocation above the first thing to look at in a step: what lies at its begin, else the
+        largest."""
+        alive = [value for value in one.values if value.live is not None and value.live[0] <= step <= value.live[1]]
+        if not alive or not one.size or any(value.offset == 0 for value in alive):
+            return 0.0
+        largest = max(alive, key=lambda value: value.size)
+        return (largest.offset + largest.size / 2) / one.size
+
     def _make_grid(self) -> None:
         """Which value each cell shows: the one that fills most of it, roughly; later ones over earlier ones."""
         wide, high = self._wide, self._high
-        self._drawn = (wide, high)
+        self._drawn, self._under = (wide, high), None
         self._grid = [[_EMPTY] * wide for _ in range(high)]
         one = self._allocation
         if one is None or not one.size:
@@ -125,11 +140,15 @@ class BufferMap(Widget, can_focus=True):
 
     def action_to_peak(self) -> None:
         """The column of the fullest step."""
-        self._to(self._column(self._peak), self.y)
+        self._to(self._column(self._peak), self.y, self._peak)
+        if self.value is None and self._allocation is not None:
+            self._to(self.x, self._row(self._first(self._allocation, self._peak)), self._peak)
 
-    def _to(self, x: int, y: int) -> None:
+    def _to(self, x: int, y: int, step: int | None = None) -> None:
+        """To a cell; of the steps that share its column to the last, or to the one that is given."""
         self.x, self.y = max(0, min(x, self._wide - 1)), max(0, min(y, self._high - 1))
-        self._held = (self.step, self.y / self._high)
+        last = min(self._steps - 1, ((self.x + 1) * self._steps - 1) // self._wide)
+        self._held = (last if step is None else step, self.y / self._high)
         self.refresh()
         self.post_message(self.Moved())
 
@@ -152,13 +171,29 @@ class BufferMap(Widget, can_focus=True):
             self._make_grid()
         if self._allocation is None or self.y >= len(self._grid) or self.x >= len(self._grid[0]):
             return None
-        at = self._grid[self.y][self.x]
-        return None if at == _EMPTY else self._allocation.values[at]
+        where = (self.x, self.y, self.step)
+        if self._under is None or self._under[0] != where:
+            self._under = where, self._value_at(self._allocation, *where)
+        return self._under[1]
+
+    def _value_at(self, one: BufferRow, x: int, y: int, step: int) -> BufferValue | None:
+        """What lives there at the very step, the largest first; else what the cell shows of the steps beside it."""
+        low, high = one.size * y // self._high, max(1, one.size * (y + 1) // self._high)
+        lives = (
+            value
+            for value in one.values
+            if value.offset < high
+            and value.offset + value.size > low
+            and (value.live is None or value.live[0] <= step <= value.live[1])
+        )
+        found = max(lives, key=lambda value: value.size, default=None)
+        at = self._grid[y][x]
+        return found if found is not None or at == _EMPTY else one.values[at]
 
     @property
     def step(self) -> int:
         """The step under the cursor."""
-        return min(self._steps - 1, ((self.x + 1) * self._steps - 1) // self._wide)
+        return min(self._steps - 1, self._held[0])
 
     def words(self) -> str:
         """What is under the cursor, in one line."""

@@ -30,6 +30,14 @@ _GUTTER = 6
 _WIDEST = 6
 
 
+def _short(count: int) -> str:
+    """A count in the cells before the strip."""
+    for text in (f"{count:,}", f"{count / 1e3:.1f}k", f"{count / 1e3:.0f}k", f"{count / 1e6:.1f}M"):
+        if len(text) < _GUTTER:
+            return text
+    return f"{count / 1e6:.0f}M"
+
+
 class StripChart(Widget, can_focus=True):
     """One column for each pass; several passes share one where there are more than fit, and the largest shows."""
 
@@ -146,7 +154,7 @@ class StripChart(Widget, can_focus=True):
             key: part(self, f"strip--{key}") for key in ("bar", "changed", "time", "bytes", "cursor", "note", "warning")
         }
         base = self.rich_style
-        count = f"{most:,}"[: _GUTTER - 1].rjust(_GUTTER - 1) + " "
+        count = _short(most).rjust(_GUTTER - 1) + " "
         gutter = {0: count, BARS: " time ", BARS + 1: "bytes ", BARS + 2: " Δ    "}.get(y, "")
         if y == BARS and not slowest:
             told = f"time  not known: {self._silence}" if self._silence else "time  not known"

@@ -20,7 +20,7 @@ class OperandResolver:
 
     def __init__(self) -> None:
         self.undefined: list[tuple[int, str]] = []
-        """Instructions and names that they use and their computations do not define, each once; a few hundred at most."""
+        """Instructions and the names that they use and their computation lacks, each once; a few hundred at most."""
         self.duplicates: list[tuple[int, int]] = []
         """An instruction and an earlier one of the same name in its computation."""
         self._names: list[str] = []

@@ -18,6 +18,8 @@ from hloscope.core.errors import Diagnostic, UsageError
 from hloscope.core.views.advice import advise
 from hloscope.core.views.findings import findings_of_text, findings_of_whole_computations
 from hloscope.core.views.mesh_advice import misfits
+from hloscope.core.views.unknown_opcodes import CODE as UNKNOWN_OPCODE
+from hloscope.core.views.unknown_opcodes import unknown_opcodes
 from hloscope.lsp.checker import MOST_INSTRUCTIONS, Checker
 from hloscope.lsp.convert import to_diagnostic
 from hloscope.lsp.documents import Check, Reading
@@ -53,7 +55,8 @@ def from_index(reading: Reading, *, advice: bool = True) -> list[types.Diagnosti
     if not index.errors:
         return None
     # A fault in one computation hides nothing in those that are whole.
-    return _shown(reading, [*index.diagnostics, *_placed(reading, findings_of_whole_computations(index))])
+    found = [*_placed(reading, findings_of_whole_computations(index)), *unknown_opcodes(index)]
+    return _shown(reading, [*index.diagnostics, *found])
 
 
 def from_reader(reading: Reading, *, advice: bool = True) -> list[types.Diagnostic] | None:
@@ -107,6 +110,7 @@ def _of_reader(index: ModuleIndex, rows: Iterable[Sequence[Any]]) -> list[Diagno
     return [
         _diagnostic(index, start, end, message, severity, code, tuple((a, b, words) for a, b, words in related))
         for message, severity, code, start, end, related in rows
+        if code != UNKNOWN_OPCODE
     ]
 
 
@@ -125,14 +129,15 @@ def _known(reading: Reading) -> list[Diagnostic]:
 def _with_index(index: ModuleIndex, found: list[Diagnostic]) -> list[Diagnostic]:
     """These, and what the index finds on other lines."""
     lines = {one.line for one in found}
-    return [*found, *(one for one in index.diagnostics if one.line not in lines)]
+    return [*found, *unknown_opcodes(index), *(one for one in index.diagnostics if one.line not in lines)]
 
 
 def _all(
     reading: Reading, found: Iterable[Diagnostic], broken: Iterable[Finding], *, advice: bool
 ) -> list[types.Diagnostic]:
     index = reading.index
-    out = list(found)
+    # Of these the reader says only the first.
+    out = [one for one in found if one.code != UNKNOWN_OPCODE]
     faults = [one.offset for one in out if one.severity == "error"]
     if faults:
         small = index.instruction_count <= _AT_ONCE

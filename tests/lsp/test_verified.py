@@ -136,6 +136,9 @@ def test_what_was_said_of_a_large_text_stands_until_the_next_answer(lines: list[
     edited.replace("add(%a.7.9", "and(%a.7.9")
     edited.replace("and(%a.7.9", "add( %a.7.9")
     assert edited.at_once() == []
+    edited.replace("add(%a.5.9", "addd(%a.5.9")
+    edited.replace("add(%a.6.9", "addd(%a.6.9")
+    assert edited.at_once() == [("unknown-opcode", "%a.5.10"), ("unknown-opcode", "%a.6.10")]
 
 
 HALF = """HloModule half

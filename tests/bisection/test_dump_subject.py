@@ -588,7 +588,7 @@ def test_lines_that_read_each_other_are_taken_back_together() -> None:
     value = np.array([0.25, -0.5, 1, 2], np.float32)
     made = evaluate(take_back(found, lines.values()).module, [value])
     for one, other in zip(made, evaluate(before, [value]), strict=True):
-        assert np.array_equal(one, other)
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
 def test_the_bundle_holds_what_a_maintainer_needs_and_no_names(tmp_path: Path) -> None:

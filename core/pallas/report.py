@@ -26,6 +26,7 @@ from hloscope.core.pallas.checks.undecided import said_once
 from hloscope.core.pallas.chips import Chip, find_chip
 from hloscope.core.pallas.grid import Schedule, walk
 from hloscope.core.pallas.interpret.generic import known_operands
+from hloscope.core.pallas.interpret.order import ORDERS
 from hloscope.core.pallas.jaxpr import Array, Span, statements
 from hloscope.core.pallas.tracing import Trace, trace_file
 
@@ -197,7 +198,8 @@ def analyse(
         report.findings = ordered([*report.findings, *by_text])
     if interpret:
         told = told_by_running(report.findings, findings)
-        report.findings = ordered([*without_decided(report.findings, told), *told])
+        known = with_evidence(without_decided(report.findings, told), [one for one in findings if one not in told])
+        report.findings = ordered(beside_causes([*known, *told]))
         report.rungs.extend(rungs)
     report.findings = said_once(report.findings)
     record_findings(report, recorder)
@@ -492,11 +494,48 @@ def told_by_running(known: Sequence[Finding], run: Sequence[Finding]) -> list[Fi
 def without_decided(known: Sequence[Finding], run: Sequence[Finding]) -> list[Finding]:
     """Findings of a trace without what it left open and a run found to be a fault, at the same place."""
 
-    def key(one: Finding) -> tuple[object, ...]:
-        return one.file, one.line, one.column, one.function, one.call_line
+    faults = {_key(one) for one in run if one.severity == "error"}
+    return [one for one in known if one.code != "unsupported" or _key(one) not in faults]
 
-    faults = {key(one) for one in run if one.severity == "error"}
-    return [one for one in known if one.code != "unsupported" or key(one) not in faults]
+
+def with_evidence(known: Sequence[Finding], again: Sequence[Finding]) -> list[Finding]:
+    """Findings of a trace with the places that a run names when it tells the same again."""
+    found: list[Finding] = []
+    for one in known:
+        places = {(one.file, one.line, one.column)} | {(at.file, at.line, at.column) for at, _ in one.related}
+        more: list[tuple[Span, str]] = []
+        for other in again:
+            same = one.code in (other.code, SAME_FAULT.get(other.code)) and other.code != "unsupported"
+            if same and _key(one) == _key(other):
+                more += [(at, text) for at, text in other.related if (at.file, at.line, at.column) not in places]
+        found.append(replace(one, related=(*one.related, *more)) if more else one)
+    return found
+
+
+def _key(one: Finding) -> tuple[object, ...]:
+    """A finding's place, and the call that it belongs to."""
+    return one.file, one.line, one.column, one.function, one.call_line
+
+
+EXPLAINED_BY_MEMORY = frozenset({"padding-reaches-output", "uninitialized-read"})
+
+
+def beside_causes(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings, where a changed result and the choice that changed it stand beside what the trace says of that memory
+    or order: one fault is told once. That the result changes makes an error of it."""
+    kept = list(findings)
+    for one in findings:
+        if one.code != "order-dependent" or not one.about:
+            continue
+        about = {one.about} | (ORDERS if one.about in ORDERS else frozenset())
+        for number, cause in enumerate(kept):
+            same = (cause.function, cause.call_line, cause.call) == (one.function, one.call_line, one.call)
+            if same and cause.code in EXPLAINED_BY_MEMORY and cause.about in about:
+                at = Span(one.file, "", one.line, one.column, one.end_line, one.end_column)
+                kept[number] = replace(cause, severity="error", related=(*cause.related, (at, one.message)))
+                kept.remove(one)
+                break
+    return kept
 
 
 def _place(span: Span | None) -> dict[str, object] | None:

@@ -39,6 +39,8 @@ class Finding:
     """The user's function that makes the call: a spec may be shared by several."""
     call_line: int | None = None
     """Line of the call."""
+    about: str = ""
+    """The memory that it concerns by its name, or the order that it depends on; empty where that explains nothing."""
 
     def diagnostic(self) -> Diagnostic:
         """The same for the language server."""
@@ -85,6 +87,7 @@ class Subject:
         fix: str | None = None,
         origin: str = "core",
         related: Sequence[tuple[Span | None, str]] = (),
+        about: str = "",
     ) -> Finding:
         """A finding of that code at the first place that is known."""
         from hloscope.core.pallas.checks.registry import CODES, FIXES
@@ -95,7 +98,7 @@ class Subject:
             code, severity or known.severity, message, at.file, at.line, at.column, at.end_line, at.end_column,
             call=self.call.name, fix=fix or FIXES.get((code, self.backend or ""), known.fix), origin=origin,
             related=tuple((span, text) for span, text in related if span is not None),
-            function=self.function, call_line=self.call.at.line if self.call.at is not None else None,
+            function=self.function, call_line=self.call.at.line if self.call.at is not None else None, about=about,
         )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from hloscope.core.pallas.accesses import Access, Range, selected_loads
 from hloscope.core.pallas.call import at_point
 from hloscope.core.pallas.checks.finding import Finding, Subject
 from hloscope.core.pallas.checks.outputs import accesses_of, parallel_dims
+from hloscope.core.pallas.interpret.order import ORDER_OF_STEPS
 from hloscope.core.pallas.jaxpr import Array
 
 NEVER = np.iinfo(np.int64).max
@@ -38,7 +39,7 @@ def check_initialised(subject: Subject) -> Iterator[Finding]:
         whole = list(_reads(subject, accesses, starts, np.append(starts[1:], steps), title))
         yield from whole
         if not whole and not programs and len(groups) > 1:
-            yield from _reads(subject, accesses, groups, np.append(groups[1:], steps), title, carried)
+            yield from _reads(subject, accesses, groups, np.append(groups[1:], steps), title, carried, ORDER_OF_STEPS)
     for place, walk in subject.schedule.walks.items():
         if place < slots.inputs or not walk.copied:
             continue
@@ -51,7 +52,8 @@ def check_initialised(subject: Subject) -> Iterator[Finding]:
             first = walk.first_of[walk.block_of[starts]] == starts
             starts, ends = starts[first], ends[first]
         note = "; its alias is not fetched for it: interpret=True shows the input's values there" if aliased else ""
-        yield from _reads(subject, accesses_of(subject, walk), starts, ends, walk.operand.title, note)
+        operand = walk.operand
+        yield from _reads(subject, accesses_of(subject, walk), starts, ends, operand.title, note, operand.name)
 
 
 def _groups(subject: Subject) -> tuple[Array, str]:
@@ -71,8 +73,9 @@ def _groups(subject: Subject) -> tuple[Array, str]:
 
 
 def _reads(
-    subject: Subject, accesses: Sequence[Access], starts: Array, ends: Array, title: str, note: str = ""
-) -> Iterator[Finding]:
+    subject: Subject, accesses: Sequence[Access], starts: Array, ends: Array, title: str, note: str = "",
+    about: str = "",
+) -> Iterator[Finding]:  # fmt: skip
     assert subject.schedule is not None
     writes = [one for one in accesses if one.writes]
     undecided: Access | None = None
@@ -107,6 +110,7 @@ def _reads(
                 + (f", and at {len(bad) - 1:,} more" if len(bad) > 1 else "")
                 + note,
                 read.place,
+                about=about,
             )
         elif (happens & ~certain).any():
             undecided = undecided or read

@@ -38,12 +38,14 @@ def check_padding(subject: Subject) -> Iterator[Finding]:
                 place,
                 leak.store_at,
                 related=[(leak.store_at, f"stored to {target} here")],
+                about=leak.source,
             )
         else:
             yield subject.finding(
                 "padding-reaches-output",
                 f"padding of {leak.source}'s last block is stored to {target}, whose own blocks do not cut it off",
                 leak.store_at,
+                about=leak.source,
             )
     if unknown and not leaks:
         equation, place = unknown[0]

@@ -53,7 +53,7 @@ from hloscope.core.pallas.interpret.memory import (
     write,
     write_masked,
 )
-from hloscope.core.pallas.interpret.order import Choices
+from hloscope.core.pallas.interpret.order import ORDER_OF_STEPS, Choices
 from hloscope.core.pallas.interpret.primitives import filled, uninitialised
 from hloscope.core.pallas.jaxpr import Array, Equation, Span, dtype_of
 
@@ -104,7 +104,8 @@ class GpuMachine(Machine):
         left = list(range(len(self.points)))
         with np.errstate(all="ignore"):
             while left:
-                chosen = self.choices.choose(len(left), "the program that runs next", self.call.at)
+                label = "the program that runs next"
+                chosen = self.choices.choose(len(left), label, self.call.at, ORDER_OF_STEPS)
                 try:
                     self._run_program(left.pop(chosen))
                 except EndlessLoop as error:

@@ -167,6 +167,13 @@ class Semaphore:
             amount -= one.amount
 
 
+ORDER_OF_CORES = "the order of cores"
+"""What a choice is about that hands over to another core."""
+ORDER_OF_STEPS = "the order of steps"
+"""What a choice is about that takes the steps of parallel dimensions, or programs, in another order."""
+ORDERS = frozenset({ORDER_OF_CORES, ORDER_OF_STEPS})
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One choice that a schedule made."""
@@ -177,7 +184,7 @@ class Decision:
     chosen: int
     place: Span | None
     about: str = ""
-    """The memory whose content was chosen."""
+    """The memory whose content was chosen, or one of ``ORDERS``."""
     seeded: bool = True
     """Whether seeds vary it; what is not is varied by a run of its own."""
 

@@ -26,7 +26,7 @@ from hloscope.core.pallas.interpret import generic, gpu, tpu
 from hloscope.core.pallas.interpret.faults import Fault, Observer, Outcome, Step
 from hloscope.core.pallas.interpret.loops import EndlessLoop, Stopped
 from hloscope.core.pallas.interpret.mesh import MeshMachine
-from hloscope.core.pallas.interpret.order import Choices, Decision
+from hloscope.core.pallas.interpret.order import ORDER_OF_CORES, ORDERS, Choices, Decision
 from hloscope.core.pallas.jaxpr import Array, Span, dtype_of, itemsize_bits
 from hloscope.core.pallas.report import Ran, Rung, backend_of
 from hloscope.core.pallas.tracing import Trace
@@ -46,7 +46,8 @@ MOST_BYTES = 1 << 28
 """Most bytes of arguments, and of a call's arrays, that are made to run a program."""
 
 WHY_MEMORY_MATTERS = frozenset({"uninitialized-read", "index-map-out-of-range"})
-"""Codes that say why the result depends on what memory held before; that it does is then not told again."""
+"""Codes that say why the result depends on what memory held before: that it does, and the choice that shows it, stands
+beside them."""
 
 FAILURES = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, RecursionError, MemoryError)
 """What numpy and Python raise where an interpreter meets a form that it was not written for."""
@@ -87,8 +88,11 @@ class _Session:
         backend = backend_of(call, find_chip(self.target) if self.target else None)
         subject = Subject(self.trace.path, call, backend, None, None, None, function=self.function)
         self.findings.append(
-            subject.finding(fault.code, where + fault.message, fault.place, fix=fault.fix, related=list(fault.related))
-        )
+            subject.finding(
+                fault.code, where + fault.message, fault.place, fix=fault.fix, related=list(fault.related),
+                about=fault.about,
+            )
+        )  # fmt: skip
 
     def failed(self, call: PallasCall, error: Exception) -> None:
         """numpy refused something: the interpreter's fault, which must not hide what else was found."""
@@ -229,11 +233,7 @@ class _Session:
                     if not same_outputs(reference.outputs, outcome.outputs):
                         dependent = True
                         fault = order_fault(call, runner, reference, choices, self.seed + number)
-                        told = {one.about for one in faults.values() if one.code in WHY_MEMORY_MATTERS}
-                        raced = name == "gpu" and any(one.code == "race" for one in faults.values())
-                        # else why that memory, or the order, matters is told already
-                        if not raced and (not fault.about or fault.about not in told):
-                            faults[fault.key] = fault
+                        faults[fault.key] = fault
         except UnsupportedError as error:
             self.unsupported(call, "TPU-like" if name == "tpu" else "GPU-like", error)
             self.rung(call, name, "unsupported", seeds)
@@ -321,9 +321,10 @@ def replay(runner: Runner, choices: Sequence[int]) -> Outcome:
 
 
 def told_once(faults: Mapping[tuple[object, ...], Fault]) -> dict[tuple[object, ...], Fault]:
-    """Faults of a call without those that a race explains: in one order the read came first, or the copy ended late.
+    """Faults of a call, one fault once: in one order of a race the read came first, or the copy ended late.
 
-    What a race's order does to the result, and which choice it is, stands beside the race.
+    What an order or memory's content does to the result, and which choice it is, stands beside the fault that explains
+    it: a race, or memory that nobody wrote.
     """
     races = {key: one for key, one in faults.items() if one.code == "race"}
     kept = dict(faults)
@@ -331,14 +332,24 @@ def told_once(faults: Mapping[tuple[object, ...], Fault]) -> dict[tuple[object, 
         if fault.code == "uninitialized-read":
             if any((one.about, one.place) == (fault.about, fault.place) for one in races.values()):
                 del kept[key]
-        elif fault.code == "order-dependent":
-            for which, race in races.items():
-                places = (race.place, *(place for place, _ in race.related))
-                if fault.place in places or fault.about == tpu.ORDER_OF_CORES:
-                    kept[which] = replace(race, related=(*race.related, (fault.place, fault.message)))
-                    del kept[key]
-                    break
+        elif fault.code == "order-dependent" and (cause := _cause_of(fault, kept)) is not None:
+            kept[cause] = replace(kept[cause], related=(*kept[cause].related, (fault.place, fault.message)))
+            del kept[key]
     return kept
+
+
+def _cause_of(fault: Fault, faults: Mapping[tuple[object, ...], Fault]) -> tuple[object, ...] | None:
+    """The key of the fault that says why a result depends on a choice."""
+    for key, one in faults.items():
+        if one.code == "race":
+            places = (one.place, *(place for place, _ in one.related))
+            if fault.place in places or fault.about == ORDER_OF_CORES:
+                return key
+        elif one.code in WHY_MEMORY_MATTERS and fault.about and one.about == fault.about:
+            return key
+    if fault.about in ORDERS:  # of programs, or of steps that run on any core
+        return next((key for key, one in faults.items() if one.code in ("race", "uninitialized-read")), None)
+    return None
 
 
 def same_outputs(first: Sequence[Sequence[Array]], second: Sequence[Sequence[Array]]) -> bool:

@@ -30,7 +30,7 @@ from hloscope.core.pallas.interpret.loops import EndlessLoop
 from hloscope.core.pallas.interpret.lowering import Lowering
 from hloscope.core.pallas.interpret.machine import Run, slot_value
 from hloscope.core.pallas.interpret.memory import Buffer, Ref, apply, read, region, resolve
-from hloscope.core.pallas.interpret.order import Choices, Semaphore, Signal
+from hloscope.core.pallas.interpret.order import ORDER_OF_CORES, ORDER_OF_STEPS, Choices, Semaphore, Signal
 from hloscope.core.pallas.interpret.pipeline import PipelinedMachine, uncopied
 from hloscope.core.pallas.interpret.primitives import filled
 from hloscope.core.pallas.interpret.watched import Core, race_fault
@@ -43,8 +43,6 @@ PROVES = (
 CANNOT = "other inputs, accesses that no run made, what a compiler refuses, time, and the arithmetic of the hardware"
 MOST_SWITCHES = 4
 """One in so many pauses of a core may hand over to another core."""
-ORDER_OF_CORES = "the order of cores"
-"""What a choice is about that hands over to another core."""
 
 
 class TpuMachine(PipelinedMachine):
@@ -238,7 +236,7 @@ class TpuMachine(PipelinedMachine):
                 left, order = order, []
                 while left:
                     label = f"the next index of parallel dimension {d}"
-                    order.append(left.pop(self.choices.choose(len(left), label, self.call.at)))
+                    order.append(left.pop(self.choices.choose(len(left), label, self.call.at, ORDER_OF_STEPS)))
             orders.append(order)
         points = list(itertools.product(*orders))
         if not parallel or cores <= 1:

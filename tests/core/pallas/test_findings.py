@@ -10,8 +10,18 @@ import pytest
 
 from hloscope.core.pallas.checks.finding import Finding
 from hloscope.core.pallas.checks.registry import CODES
-from hloscope.core.pallas.interpret.session import interpret_trace
-from hloscope.core.pallas.report import Ran, analyse_trace, ordered, told_by_running
+from hloscope.core.pallas.interpret.faults import Fault
+from hloscope.core.pallas.interpret.order import ORDER_OF_CORES, ORDER_OF_STEPS
+from hloscope.core.pallas.interpret.session import interpret_trace, told_once
+from hloscope.core.pallas.jaxpr import Span
+from hloscope.core.pallas.report import (
+    Ran,
+    analyse_trace,
+    beside_causes,
+    ordered,
+    told_by_running,
+    with_evidence,
+)
 
 Look = Callable[[str], Any]
 RUNS_TWICE = "one_row_of_a_later_run"
@@ -112,6 +122,37 @@ def test_a_line_that_two_calls_share_is_told_for_each() -> None:
     assert told_by_running([first], [first, second]) == [second]
 
 
+def test_a_changed_result_stands_beside_what_explains_it() -> None:
+    padding = Finding("padding-reaches-output", "warning", "mixes", "f.py", 4, 1, 4, 9, "k", call_line=7, about="x")
+    carried = replace(padding, code="uninitialized-read", severity="error", line=5, about=ORDER_OF_STEPS)
+    changed = replace(padding, code="order-dependent", severity="error", line=7, message="with seed 0 o differs")
+    by_cores = replace(changed, about=ORDER_OF_CORES, line=8)
+    by_other = replace(changed, about="y", line=9)
+    other_call = replace(changed, call_line=20)
+    told = beside_causes([padding, carried, changed, by_cores, by_other, other_call])
+    assert told[2:] == [by_other, other_call] and [one.severity for one in told[:2]] == ["error", "error"]
+    assert [[(at.line, text) for at, text in one.related] for one in told[:2]] == [
+        [(7, "with seed 0 o differs")], [(8, "with seed 0 o differs")]
+    ]  # fmt: skip
+    # a run that tells the trace's finding again leaves the places that it names
+    again = replace(carried, related=told[1].related, message="other words")
+    assert with_evidence([padding, carried], [again]) == [padding, told[1]]
+
+
+def test_one_fault_of_a_run_is_told_once() -> None:
+    place, other = (Span("f.py", "k", line, 1, line, 9) for line in (4, 7))
+    for about, cause in (
+        (ORDER_OF_STEPS, Fault("uninitialized-read", "reads acc", place, about="acc")),
+        ("x", Fault("index-map-out-of-range", "reads past x", place, about="x")),
+        (ORDER_OF_STEPS, Fault("race", "both write", place)),
+    ):
+        changed = Fault("order-dependent", "with seed 0 o differs", other, about=about)
+        (told,) = told_once({one.key: one for one in (cause, changed)}).values()
+        assert told == replace(cause, related=((other, "with seed 0 o differs"),))
+        alone = replace(changed, about="z")
+        assert list(told_once({one.key: one for one in (cause, alone)}).values()) == [cause, alone]
+
+
 def test_a_changed_result_names_the_choice_that_changed_it(kernels: Look) -> None:
     looked = kernels("wrong.py")
     found = [one for one in looked.ran[0] if one.code == "order-dependent"]
@@ -120,7 +161,8 @@ def test_a_changed_result_names_the_choice_that_changed_it(kernels: Look) -> Non
     beside = [(looked.lines[span.line - 1], text) for one in races for span, text in one.related]
     assert any("copy.start()" in line and "ends at once or late" in text for line, text in beside)
     assert not {one.line for one in found} & {span.line for one in races for span, _ in one.related}
-    assert any("parallel dimension 0" in one.message for one in found)
+    causes = [one for one in looked.ran[0] if one.code in ("race", "uninitialized-read")]
+    assert any("parallel dimension 0" in text for one in causes for _, text in one.related)
 
 
 def test_a_call_made_several_times_shows_the_blocks_of_each(kernels: Look) -> None:

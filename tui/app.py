@@ -14,6 +14,7 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
@@ -473,6 +474,24 @@ class DashboardApp(App[None]):
     def action_help(self) -> None:
         """The keys of the screen that is shown."""
         self.push_screen(HelpScreen(self.screen))
+
+    def save_picture(self) -> None:
+        """The screen as it is, as an SVG file in the current folder; no file is written over."""
+        # The palette that asked is gone from the screen by then.
+        self.call_after_refresh(self._save_picture)
+
+    def _save_picture(self) -> None:
+        screen = self.run_screen
+        if screen is None:
+            return
+        taken = (f"hloscope-{screen.NAME}{'' if n == 1 else f'-{n}'}.svg" for n in count(1))
+        name = next(one for one in taken if not os.path.exists(one))
+        try:
+            self.save_screenshot(name, path=os.getcwd())
+        except OSError as error:
+            screen.say(f"{name}: {error.strerror}")
+        else:
+            screen.say(f"written to {name}")
 
     def choose_theme(self, name: str) -> None:
         """Another theme; it is remembered."""

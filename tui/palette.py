@@ -46,6 +46,7 @@ class Actions(Provider):
                     key = binding.key_display or key_names(binding.key)
                     run = partial(app.act_on, name, binding.action, kind)
                     yield f"{title}: {binding.description}", f"key {key} {getattr(kind, 'KEYS_OF', 'there')}", run
+        yield "Save a picture of this screen (SVG)", "in the folder where hloscope was started", app.save_picture
         for theme in app.available_themes:
             yield f"Theme: {theme}", "", partial(app.choose_theme, theme)
 

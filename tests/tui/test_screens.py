@@ -361,8 +361,12 @@ async def test_bisect_runs_as_a_child_and_pallas_reads_a_file(tmp_path: Path) ->
         await press(pilot, "r")
         assert "verdict: no-difference" in lines(pilot, "#list")
         assert "evidence" in lines(pilot, "#detail")
-    async with dashboard(one, start=Place("pallas", subject=str(ROOT / "fixtures" / "pallas" / "wrong.py"))) as pilot:
+    # Arguments wait until a function is traced; what the text told stays where that cannot be had.
+    wrong = ROOT / "fixtures" / "pallas" / "wrong.py"
+    async with dashboard(one, start=Place("pallas", subject=f"{wrong} --arg f32[8,128]")) as pilot:
         assert "calls" in label(pilot, "#head") and "findings" in lines(pilot, "#list")
+        await ask(pilot, "a", f"{wrong} --no-such-option")
+        assert "no-such-option" in label(pilot, "#head") and "findings" in lines(pilot, "#list")
         await ask(pilot, "a", str(tmp_path / "missing.py"))
         assert "missing.py" in label(pilot, "#head")
 
@@ -428,7 +432,7 @@ async def test_a_traced_kernel_is_walked_step_by_step(monkeypatch: pytest.Monkey
         assert len(asked) == 1 and "pallas" in status(pilot)
 
 
-async def test_history_marks_goto_palette_and_what_is_restored(tmp_path: Path) -> None:
+async def test_history_marks_goto_palette_and_what_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = State(tmp_path / "state.json")
     async with dashboard(CPU, state=state) as pilot:
         await ask(pilot, "g", "13")
@@ -455,6 +459,13 @@ async def test_history_marks_goto_palette_and_what_is_restored(tmp_path: Path) -
         pilot.app.screen.query_one(Input).value = "schedule: to the pea"
         await press(pilot, "k", "enter")
         assert "schedule" in status(pilot)
+        monkeypatch.chdir(tmp_path)
+        await press(pilot, "colon")
+        pilot.app.screen.query_one(Input).value = "save a pictur"
+        await press(pilot, "e", "enter")
+        assert "written to hloscope-schedule.svg" in status(pilot)
+        drawn = (tmp_path / "hloscope-schedule.svg").read_text()
+        assert "Schedule" in drawn and "save&#160;a&#160;pictur" not in drawn
         await press(pilot, "b", "T")
         theme = pilot.app.theme
         await press(pilot, "y")

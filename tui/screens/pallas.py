@@ -77,6 +77,8 @@ without --trace the file is only parsed; --trace imports it in a child process, 
         self._own: list[str] = []
         """Python files that the compiled program's own kernels come from."""
         self._data: dict[str, Any] | None = None
+        self._data_of = ""
+        """The file that it tells of."""
         self._step = 0
         self._told: object = None
         self._files: dict[str, list[str]] = {}
@@ -133,7 +135,7 @@ without --trace the file is only parsed; --trace imports it in a child process, 
         self.head(f"hloscope pallas {self._words} …")
 
         def ask(work: Work) -> tuple[child.Answer, dict[str, list[str]]]:
-            answer = child.ask(["pallas", *words, "--json"], cancelled=work.cancelled)
+            answer = child.ask(["pallas", *_asked(words), "--json"], cancelled=work.cancelled)
             found = cast("list[dict[str, Any]]", (answer.data or {}).get("findings") or [])
             return answer, {name: _text(name) for name in {str(one.get("file")) for one in found}}
 
@@ -143,9 +145,15 @@ without --trace the file is only parsed; --trace imports it in a child process, 
         self.say("")
         answer, self._files = found
         if answer.data is None:
-            self.fault(answer.said[-1] if answer.said else f"it ended with code {answer.code} and no answer")
+            told = answer.said[-1] if answer.said else f"it ended with code {answer.code} and no answer"
+            if self._data is not None and self._data_of == _file(self._words):
+                # What the text alone told of the file still holds.
+                self._list()
+                self.head(told)
+            else:
+                self.fault(told)
             return
-        self._data = answer.data
+        self._data, self._data_of = answer.data, _file(self._words)
         self._list()
 
     def _list(self) -> None:
@@ -394,6 +402,21 @@ def _named(call: Mapping[str, Any]) -> str:
     """A call's name, and which run of it where it runs more than once."""
     turn = call.get("turn") or 1
     return f"{call.get('name')}, run {turn}" if turn > 1 else str(call.get("name"))
+
+
+def _file(words: str) -> str:
+    return words.partition(".py")[0]
+
+
+def _asked(words: list[str]) -> list[str]:
+    """The words of a command: arguments of a function wait until it is traced."""
+    if not {"--trace", "--interpret"}.isdisjoint(words):
+        return words
+    return [
+        word
+        for at, word in enumerate(words)
+        if word != "--arg" and not word.startswith("--arg=") and words[at - 1 : at] != ["--arg"]
+    ]
 
 
 def _only_read(words: str) -> str:

@@ -26,6 +26,14 @@ _NO_CODE = re.compile(rb'"(?:[^"\\]++|\\.)*+"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _SHARDING = re.compile(rb"parameter\(([0-9]+)\).*?, sharding=(\{(?:[^{}]|\{[^{}]*\})*\})")
 _BESIDE = ("is_scheduled", "frontend_attributes")
 """Attributes of a header that say nothing of the program."""
+_OF_OPTIONS = frozenset(
+    (
+        "allow_spmd_sharding_propagation_to_parameters", "allow_spmd_sharding_propagation_to_output", "num_partitions",
+        "replica_count",
+    )
+)  # fmt: skip
+"""Attributes of a header that are printed from the compile's options."""
+_FRAME = re.compile(rb" ?stack_frame_id=[0-9]++")
 _INDEX_COMMENT = re.compile(r"/\*index=[0-9]+\*/")
 _STRUCTURE = re.compile(r"[({\[<]|->|[)}\]>]|,|\"(?:[^\"\\]++|\\.)*+\"?")
 _LAYOUT = re.compile(r"\{[^{}]*\}")
@@ -91,6 +99,22 @@ def content(text: bytes) -> bytes:
 def content_digest(text: bytes) -> bytes:
     """Digest of ``content``: equal for two snapshots between which nothing changed."""
     return hashlib.blake2b(content(text).strip(), digest_size=16).digest()
+
+
+def told_by_both(text: bytes) -> bytes:
+    """What a module's text dumped by XLA and the text made of its proto both tell.
+
+    A proto has no compile options, so the attributes that XLA's printer takes from them are gone; the frames of its
+    source are numbered anew; and all values of large constants are there, which XLA's own text leaves out.
+    Source: ``openxla/xla:xla/hlo/ir/hlo_module.cc#HloModule::Print``.
+    """
+    body = content(text).strip()
+    end = body.find(b"\n")
+    end = end if end >= 0 else len(body)
+    name, *attributes = split_top_level(body[:end].decode("utf-8", "replace"))
+    kept = [part for part in attributes if part.strip().partition("=")[0] not in _OF_OPTIONS]
+    rest = _CONSTANT.sub(b" constant(?)", _FRAME.sub(b"", body[end:]))
+    return ",".join([name, *kept]).encode("utf-8", "replace") + rest
 
 
 def same_program(a: bytes, b: bytes) -> bool:

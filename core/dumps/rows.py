@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from hloscope.core.dumps.directory import Module, Stage
-from hloscope.core.dumps.facts import broken, content_digest, count_instructions, same_program
+from hloscope.core.dumps.facts import broken, content_digest, count_instructions, same_program, told_by_both
 from hloscope.core.dumps.filenames import Point
 from hloscope.core.dumps.options import compile_facts
 from hloscope.core.dumps.passlog import PIPELINE_START, PassRun, sanitized
@@ -185,7 +185,7 @@ def _row(
         # What a pass did to the part that is missing only the compiler can say.
         changed = run.changed if run is not None and not unread else None
     else:
-        changed = last is not None and reading.digest != last.digest
+        changed = last is not None and _differ(last, reading)
     announced = None
     unannounced = None
     if changed and last is not None:
@@ -200,9 +200,20 @@ def _row(
     )  # fmt: skip
 
 
+def _differ(last: StageReading, reading: StageReading) -> bool:
+    """Whether two whole snapshots differ; of a text and a proto only what both tell is compared."""
+    if last.digest == reading.digest:
+        return False
+    return last.stage.has_text == reading.stage.has_text or told_by_both(last.text) != told_by_both(reading.text)
+
+
 def _same_program(last: StageReading, reading: StageReading) -> bool:
     """Whether two snapshots whose texts differ hold the same program."""
-    return last.instructions == reading.instructions > 0 and same_program(last.text, reading.text)
+    if not last.instructions == reading.instructions > 0:
+        return False
+    if last.stage.has_text == reading.stage.has_text:
+        return same_program(last.text, reading.text)
+    return same_program(told_by_both(last.text), told_by_both(reading.text))
 
 
 def is_announced(last: Stage, stage: Stage, every_change: bool) -> bool:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from hloscope.core.dumps.blocks import BOMB_FLOOR_BYTES, BOMB_RATIO, BlockFile, gzip_chunks, zstd_chunks
+from hloscope.core.dumps.cut_zip import CutZip, LocalMember
 from hloscope.core.errors import DumpError
 
 MAX_DEPTH = 12
@@ -191,10 +192,7 @@ class ZipSource:
         info = self._members.get(path)
         if info is None:
             raise DumpError("no such file in the archive", path=path)
-        if limit is None and info.file_size > MAX_MEMBER_BYTES:
-            raise DumpError(f"{info.file_size} bytes are too many for one file of an archive", path=path)
-        if info.file_size > BOMB_FLOOR_BYTES and info.file_size > BOMB_RATIO * info.compress_size:
-            raise DumpError(f"{info.compress_size} bytes unpack to {info.file_size}; refused as a bomb", path=path)
+        _refuse_large(path, info.file_size, info.compress_size, limit)
         try:
             with self._zip.open(info) as file:
                 # The size in the directory is a claim: never read past it.
@@ -204,6 +202,51 @@ class ZipSource:
 
     def close(self) -> None:
         self._zip.close()
+
+
+class CutZipSource:
+    """What is whole of a zip archive that was cut off. Raises ``DumpError`` where nothing is."""
+
+    def __init__(self, path: str) -> None:
+        self.label = path
+        self.notes: list[str] = []
+        self._zip = CutZip(Path(path).open("rb"))
+        self._members: dict[str, LocalMember] = {}
+        for member in self._zip.members:
+            name = safe_member_name(member.name)
+            if name is None:
+                self.notes.append(f"{_shown(member.name)}: a name that leaves the archive, left out")
+                continue
+            self._members[name] = member
+        self.notes.append(self._zip.end)
+        if not self._members:
+            self.close()
+            raise DumpError(f"not a readable zip archive: {self._zip.end}", path=path)
+
+    def entries(self) -> Iterator[Entry]:
+        for name, member in self._members.items():
+            yield Entry(name, member.size)
+
+    def read(self, path: str, limit: int | None = None) -> bytes:
+        member = self._members.get(path)
+        if member is None:
+            raise DumpError("no such file in the archive", path=path)
+        _refuse_large(path, member.size, member.packed, limit)
+        try:
+            return self._zip.read(member, member.size if limit is None else min(limit, member.size))
+        except (OSError, zlib.error) as error:
+            raise DumpError(f"cannot be read from the archive: {error}", path=path) from None
+
+    def close(self) -> None:
+        self._zip.close()
+
+
+def _refuse_large(path: str, size: int, packed: int, limit: int | None) -> None:
+    """Raises ``DumpError`` for a member of a zip that is too large, or that claims to unpack to far too much."""
+    if limit is None and size > MAX_MEMBER_BYTES:
+        raise DumpError(f"{size} bytes are too many for one file of an archive", path=path)
+    if size > BOMB_FLOOR_BYTES and size > BOMB_RATIO * packed:
+        raise DumpError(f"{packed} bytes unpack to {size}; refused as a bomb", path=path)
 
 
 def safe_member_name(name: str) -> str | None:
@@ -261,7 +304,8 @@ def _open_archive(label: str) -> FileSource:
     file.seek(0)
     if head[:4] in _ZIP_MAGIC:
         file.close()
-        return ZipSource(label)
+        # Without its end, where a zip's directory stands, what comes before is still there.
+        return ZipSource(label) if zipfile.is_zipfile(label) else CutZipSource(label)
     if head[:2] == _GZIP_MAGIC:
         with file:
             return TarSource(label, BlockFile(gzip_chunks(file, label), label))

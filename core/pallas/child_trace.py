@@ -20,7 +20,7 @@ import sys
 import traceback
 from typing import Any
 
-from hloscope.core.pallas import mesh_kernels
+from hloscope.core.pallas import describe, mesh_kernels
 from hloscope.core.pallas.describe import Writer
 
 VERSION = 1
@@ -67,13 +67,14 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
 
     allow_missing_absl()
     info = importlib.import_module("jax._src.source_info_util")
-    for mine in (__file__, mesh_kernels.__file__):
+    for mine in (__file__, describe.__file__, mesh_kernels.__file__):
         info.register_exclusion(mine)
     # Kernels that jax ships are somebody's kernels too: their lines are what a finding is about.
     info.register_inclusion(os.path.join(os.path.dirname(jax.__file__), "experimental", "pallas", "ops") + os.sep)
     writer = Writer(request["path"])
     writer.watch_block_specs()
     writer.watch_calls()
+    writer.watch_pipelines()
     module = load_file(request["path"])
     names = [request["function"]] if request.get("function") else traceable(request["path"], module)
     if not names:

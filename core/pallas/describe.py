@@ -17,7 +17,9 @@ import enum
 import functools
 import importlib
 import inspect
+import itertools
 import json
+import math
 import os
 import re
 from typing import Any
@@ -27,6 +29,12 @@ from hloscope.core.pallas.mesh_kernels import as_pallas_call, run_state_as_call
 LARGEST_ARGUMENT = 64 << 20
 """Most bytes of an argument's value that are written down; larger ones are described by shape alone."""
 LARGEST_CONSTANT = 64 << 20
+
+
+MOST_PIPELINE_STEPS = 4096
+"""Most steps of a pipeline inside a kernel whose index maps are asked for every block."""
+PIPELINE_STARTS = frozenset({"run_scoped", "cond", "scan", "while"})
+"""Primitives of which one is the outermost that ``emit_pipeline`` makes."""
 
 
 class Slot:
@@ -54,6 +62,8 @@ class Writer:
         self._first_places: dict[Any, int | None] = {}
         self._made: dict[str, set[int]] = {}
         """File and line of a kernel -> where a ``pallas_call`` of it was made."""
+        self._pipelines: dict[int, dict[str, Any]] = {}
+        """Place of a call of what ``emit_pipeline`` gave -> what became of its output blocks."""
         self._enclosing: tuple[int | None, int | None] = (None, None)
         """Places of the equation that is being described."""
         self._blamed: tuple[Exception, int] | None = None
@@ -174,6 +184,75 @@ class Writer:
             return original(kernel, *args, **kwargs)
 
         vars(public)["pallas_call"] = pallas_call
+
+    # a pipeline inside a kernel is loops and copies once it is traced
+
+    def watch_pipelines(self) -> None:
+        public = importlib.import_module("jax.experimental.pallas.tpu")
+        source = importlib.import_module("jax._src.pallas.mosaic.pipeline")
+        original = source.emit_pipeline
+
+        @functools.wraps(original)
+        def emit_pipeline(body: Any, *args: Any, **kwargs: Any) -> Any:
+            run = original(body, *args, **kwargs)
+
+            @functools.wraps(run)
+            def pipeline(*refs: Any, **more: Any) -> Any:
+                place = self._caller()
+                if place is not None:
+                    try:
+                        self._pipelines[place] = self._pipeline(body, kwargs)
+                    except Exception as error:  # the user's index map may raise anything
+                        refused = f"an index map needs what only a run knows ({type(error).__name__})"
+                        self._pipelines[place] = {"refused": refused, "outputs": [], "body": None}
+                return run(*refs, **more)
+
+            return pipeline
+
+        for module in (public, source):
+            vars(module)["emit_pipeline"] = emit_pipeline
+
+    def _pipeline(self, body: Any, words: dict[str, Any]) -> dict[str, Any]:
+        """The output blocks of a pipeline that come back, step by step; the grid is walked here, by its index maps."""
+        specs = words.get("out_specs", ())
+        specs = specs if isinstance(specs, tuple | list) else (specs,)
+        mapped = [(number, one) for number, one in enumerate(specs) if getattr(one, "index_map", None) is not None]
+        grid = words.get("grid", ())
+        refused = None
+        if not all(isinstance(bound, int) for bound in grid):
+            refused = "a bound of its grid is not a number"
+        elif words.get("core_axis") is not None or words.get("core_axis_name") is not None:
+            refused = "its grid is dealt out to cores"
+        elif math.prod(grid) > MOST_PIPELINE_STEPS:
+            refused = f"its grid has more than {MOST_PIPELINE_STEPS:,} steps"
+        outputs: list[dict[str, Any]] = []
+        for number, spec in mapped if refused is None else ():
+            mapping = getattr(spec.index_map, "index_map", spec.index_map)
+            steps = _coming_back(mapping, grid)
+            outputs.append({
+                "number": number, "steps": steps, "spec": {"$span": getattr(spec, "hloscope_place", None)},
+                "map": {"$span": self._function_place(mapping)},
+                "block": [int(one) for one in spec.block_shape or () if isinstance(one, int)],
+            })  # fmt: skip
+        return {
+            "refused": refused if mapped else None,
+            "outputs": outputs,
+            "body": {"$span": self._lines_of_code(body)},
+        }
+
+    def _lines_of_code(self, function: Any) -> int | None:
+        """First to last line of a function, with those of the functions inside it."""
+        while hasattr(function, "func"):
+            function = function.func
+        code = getattr(function, "__code__", None)
+        if code is None:
+            return None
+        lines, todo = [code.co_firstlineno], [code]
+        while todo:
+            one = todo.pop()
+            lines += [line for _, _, line in one.co_lines() if line is not None]
+            todo += [inner for inner in one.co_consts if inspect.iscode(inner)]
+        return self.span(code.co_filename, code.co_qualname, min(lines), 0, max(lines), 0)
 
     def begin_function(self) -> None:
         """What was made for other functions is not this one's."""
@@ -322,6 +401,8 @@ class Writer:
             name, params = "closed_call", {"call_jaxpr": {"$jaxpr": self.closed(pure)}}
         else:
             params = {key: self.parameter(key, value) for key, value in eqn.params.items()}
+            if name in PIPELINE_STARTS and inner in self._pipelines:
+                params["pipeline"] = self._pipelines[inner]
         drop = self._core.DropVar
         return {
             "p": name,
@@ -488,6 +569,25 @@ class Writer:
     def _lines_of(self, file: str, line: int) -> str:
         self._characters(file, line, 0)
         return self._lines[file][line - 1]
+
+
+def _coming_back(index_map: Any, grid: Any) -> list[list[int]] | None:
+    """Grid points of a block's first step, of the last step before it comes back, and of the step where it does, with
+    another block between them; None where none does."""
+    import jax
+
+    first: dict[tuple[int, ...], tuple[int, ...]] = {}
+    before: tuple[int, ...] | None = None
+    last: tuple[int, ...] = ()
+    with jax.ensure_compile_time_eval():
+        for point in itertools.product(*map(range, grid)):
+            found = index_map(*point)
+            block = tuple(int(one) for one in (found if isinstance(found, tuple | list) else (found,)))
+            if block != before and block in first:
+                return [list(first[block]), list(last), list(point)]
+            first.setdefault(block, point)
+            before, last = block, point
+    return None
 
 
 def source_line(source: Any) -> str:

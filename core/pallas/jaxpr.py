@@ -338,6 +338,7 @@ _READERS: Mapping[str, Any] = {
     "$dtype": lambda d, v: v["$dtype"],
     "$array": lambda d, v: decode_array(v["$array"]),
     "$aval": lambda d, v: d.aval(v["$aval"]),
+    "$span": lambda d, v: d.span(v["$span"]),
     "$record": lambda d, v: Record(v["$record"], {k: d.plain(one) for k, one in v["fields"].items()}),
     "$map": lambda d, v: {d.plain(key): d.plain(item) for key, item in v["$map"]},
     "$opaque": lambda d, v: Opaque(v["$opaque"]),

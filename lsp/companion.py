@@ -36,13 +36,16 @@ MOST_BYTES = 400 << 20
 _LAUNCH = """
 import os, sys
 if sys.platform != "win32":
-    os.nice(10)
+    os.nice(int(sys.argv[1]))
 if sys.platform == "linux":
     import ctypes
     ctypes.CDLL(None).prctl(1, 9)
-os.execv(sys.argv[1], sys.argv[1:])
+os.execv(sys.argv[2], sys.argv[2:])
 """
 """Steps back behind the server's own work and, on Linux, ends when the server does, however that happens."""
+BACKGROUND, WAITED = 10, 1
+"""How far a child steps back that nobody has asked for, and one whose answer somebody waits for: on a busy machine the
+first may get a fiftieth of the time."""
 _MOST_NAMES = 6
 """Of one instruction, that are told."""
 _BIRTH_SECONDS = 0.015
@@ -126,7 +129,7 @@ class Companion:
             self.failed = "in no dump" if place is None else "a large dump: see hloscope copies, fusion, buffers"
             return False
         try:
-            answer = await ask("facts", place.folder, str(place.module), seconds=FACTS_SECONDS)
+            answer = await ask("facts", place.folder, str(place.module), seconds=FACTS_SECONDS, nice=BACKGROUND)
         except UsageError as error:
             self.failed = error.message
             log.info("no facts for %s: %s", self.uri, error.message)
@@ -180,10 +183,10 @@ class Companion:
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-async def ask(question: str, *arguments: str, seconds: float) -> dict[str, Any]:
+async def ask(question: str, *arguments: str, seconds: float, nice: int = WAITED) -> dict[str, Any]:
     """One question to a child process, which ends with the task that waits. Raises UsageError for what it says."""
     command = [sys.executable, "-m", "hloscope.lsp.child", question, *arguments]
-    code, out, err = await run_child(command, seconds)
+    code, out, err = await run_child(command, seconds, nice=nice)
     if code:
         raise UsageError(err.strip().rpartition("\n")[2] or f"ended with {code}")
     found: Any = json.loads(out)
@@ -191,7 +194,12 @@ async def ask(question: str, *arguments: str, seconds: float) -> dict[str, Any]:
 
 
 async def start_child(
-    command: list[str], *, limit: int = 1 << 16, talks: bool = False, stderr: int | None = None
+    command: list[str],
+    *,
+    limit: int = 1 << 16,
+    talks: bool = False,
+    stderr: int | None = None,
+    nice: int = BACKGROUND,
 ) -> asyncio.subprocess.Process:
     """A process that steps back behind the server and ends with it. `talks` gives it a stdin, and our stderr;
     `limit` is the longest line that is read from it, `stderr` a file to use for it."""
@@ -201,6 +209,7 @@ async def start_child(
         "-S",
         "-c",
         _LAUNCH,
+        str(nice),
         *command,
         stdin=asyncio.subprocess.PIPE if talks else asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
@@ -212,7 +221,7 @@ async def start_child(
 
 
 async def run_child(
-    command: list[str], seconds: float, watch: Callable[[str], None] | None = None
+    command: list[str], seconds: float, watch: Callable[[str], None] | None = None, *, nice: int = WAITED
 ) -> tuple[int, str, str]:
     """Run a process to its end, or to ours: exit code, stdout, stderr. Raises UsageError when the time is over.
 
@@ -221,7 +230,7 @@ async def run_child(
     """
     terminal = _Terminal(watch) if watch is not None and hasattr(os, "openpty") else None
     try:
-        child = await start_child(command, stderr=None if terminal is None else terminal.given)
+        child = await start_child(command, stderr=None if terminal is None else terminal.given, nice=nice)
         try:
             out, err = await asyncio.wait_for(child.communicate(), seconds)
         except TimeoutError:

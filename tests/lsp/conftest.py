@@ -15,7 +15,8 @@ from typing import Any, BinaryIO, cast
 import pytest
 
 DATA = Path(__file__).resolve().parent / "data"
-SECONDS = 30
+SECONDS = 90
+"""A command starts a process, which a busy machine may keep waiting."""
 
 
 class ServerError(Exception):

@@ -8,7 +8,7 @@ count. Headers are told apart from the instructions: two targets lay out one pro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
@@ -201,13 +201,9 @@ class _States:
 
     def _read_header(self, at: int, bt: int, lines: Sequence[str]) -> tuple[str, ...]:
         """What differs in the headers beside the name and what only a partitioner reads."""
-        aside = () if self._partitioned(at, bt) else _PARTITIONER
+        aside = _left_aside(self._a, at, self._b, bt)
         self._aside.update((line, None) for line in lines if line in aside)
         return tuple(line for line in lines if not line.startswith(("name", "HloModule")) and line not in aside)
-
-    def _partitioned(self, at: int, bt: int) -> bool:
-        sides = (self._a.stage_index(at), self._b.stage_index(bt))
-        return any(one.header_attributes.get("num_partitions", "1") != "1" for one in sides)
 
     def _hash(self, run: Run, index: int) -> bytes | None:
         """What a state computes; None where its text cannot be read."""
@@ -227,6 +223,19 @@ class _States:
         if not self._aside:
             return []
         return [f"left aside in the header, since only a partitioner reads them: {', '.join(self._aside)}"]
+
+
+def stage_difference(a: Run, at: int, b: Run, bt: int) -> StageDiff:
+    """The difference of two states as a comparison of compiles sees it: of the header without what is left aside."""
+    diff = diff_runs(a, at, b, bt)
+    aside = _left_aside(a, at, b, bt)
+    return replace(diff, header=tuple(line for line in diff.header if line not in aside))
+
+
+def _left_aside(a: Run, at: int, b: Run, bt: int) -> tuple[str, ...]:
+    sides = (a.stage_index(at), b.stage_index(bt))
+    partitioned = any(one.header_attributes.get("num_partitions", "1") != "1" for one in sides)
+    return () if partitioned else _PARTITIONER
 
 
 _Key = tuple[str, int, str]

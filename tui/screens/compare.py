@@ -11,8 +11,8 @@ from textual.binding import Binding, BindingType
 
 from hloscope.core.cli.opening import same_module
 from hloscope.core.dumps.filenames import FileKind
-from hloscope.core.views.compare import Compared, ComparedStage, compare_runs
-from hloscope.core.views.run import diff_runs, load
+from hloscope.core.views.compare import Compared, ComparedStage, compare_runs, stage_difference
+from hloscope.core.views.run import load
 from hloscope.tui.content import Line, diff_lines, plain
 from hloscope.tui.far import FarRun, call
 from hloscope.tui.findings import flags
@@ -162,7 +162,7 @@ after the stage at which they part, rows are the same only to the letter
         side = width if self._side else 0
 
         def make(work: Work) -> list[Line]:
-            diff, hidden = call(diff_runs, self.run, a, other, b), 0
+            diff, hidden = call(stage_difference, self.run, a, other, b), 0
             if not self._metadata:
                 # Two calls of one program rarely agree in these, and hundreds of them hide what matters.
                 told = tuple(one for one in diff.modified if set(one.what) - _WORDS_ONLY)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from hloscope.core.cli.main import run
+from hloscope.core.views.compare import stage_difference
+from hloscope.core.views.run import load
 
 HEAD = "HloModule jit_f\n\nENTRY %main (x: f32[4]) -> f32[4] {\n  %x = f32[4]{0} parameter(0)\n"
 NAMED = HEAD + '  %a = f32[4]{0} add(%x, %x), metadata={op_name="LINE"}\n  ROOT %n = f32[4]{0} negate(%a)\n}\n'
@@ -88,6 +90,10 @@ def test_what_only_a_partitioner_reads_is_left_aside_and_said(
     code, answer = compare(capsys, write(tmp_path / "c", parted[0]), write(tmp_path / "d", parted[1]))
     where = "before_optimizations on (stage 0 of A, 0 of B)"
     assert code == 1 and answer["notes"] == [f"the headers differ from {where}: {flag.partition('=')[0]}"]
+    # Nor do the changes of one stage have it among them.
+    for folders, told in ((("a", "b"), ()), (("c", "d"), (flag.partition("=")[0],))):
+        with load(str(tmp_path / folders[0])) as a, load(str(tmp_path / folders[1])) as b:
+            assert stage_difference(a, 0, b, 0).header == told
 
 
 def test_headers_are_told_apart_from_instructions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

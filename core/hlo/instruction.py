@@ -352,8 +352,9 @@ class HloInstruction:
     def parts(self) -> tuple[str, str, Shape, list[str], str | None, dict[str, str | None]]:
         """Name, opcode, shape, names of operands, payload and `raw_attrs` in one, for printers of many instructions."""
         attrs = self._attrs
+        payload = self._payload if self._literal is None else self.payload
         return (
-            self._name, self._opcode, self._shape, [operand._name for operand in self._operands], self._payload,
+            self._name, self._opcode, self._shape, [operand._name for operand in self._operands], payload,
             attrs if isinstance(attrs, dict) else self.raw_attrs,
         )  # fmt: skip
 

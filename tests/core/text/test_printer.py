@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hloscope.core.errors import UsageError
+from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.text import PrintOptions, load_module, print_instruction, print_module
 from hloscope.core.text.names import as_xla_reads
 from hloscope.core.text.print_settings import STYLES, with_settings
@@ -236,6 +237,15 @@ def test_without_metadata_shardings_have_none_either() -> None:
     module = load_module(FRAME.format(line=line))
     assert 'metadata={op_name="}"}' in print_module(module)
     assert "sharding={{replicated}, {replicated}}" in print_module(module, PrintOptions.short_parsable())
+
+
+def test_a_constant_that_a_pass_made_of_a_value_is_printed() -> None:
+    module = load_module(FRAME.format(line="c = f32[2] constant({1, 2})\n  ROOT n = f32[4,8] negate(a)"))
+    (constant,) = (node for node in module.entry.instructions if node.opcode == "constant")
+    made = HloInstruction("constant", constant.shape, literal=constant.literal, name="made")
+    module.entry.add(made)
+    assert print_instruction(made) == "%made = f32[2]{0} constant({1, 2})"
+    assert "%made = f32[2]{0} constant({1, 2})\n" in print_module(module)
 
 
 def test_large_constants_are_left_out_above_ten_elements() -> None:

@@ -241,7 +241,7 @@ def test_without_metadata_shardings_have_none_either() -> None:
 
 def test_a_constant_that_a_pass_made_of_a_value_is_printed() -> None:
     module = load_module(FRAME.format(line="c = f32[2] constant({1, 2})\n  ROOT n = f32[4,8] negate(a)"))
-    (constant,) = (node for node in module.entry.instructions if node.opcode == "constant")
+    constant = next(node for node in module.entry.instructions if node.name == "c")
     made = HloInstruction("constant", constant.shape, literal=constant.literal, name="made")
     module.entry.add(made)
     assert print_instruction(made) == "%made = f32[2]{0} constant({1, 2})"

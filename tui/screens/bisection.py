@@ -208,6 +208,9 @@ the search runs in a process of its own; x ends it. docs/bisect.md says what the
             lines.append(plain(f"cure: {one}"))
         if probes:
             lines.append(Line("probes", "heading"))
+            if data.get("verdict") == "compile-failure":
+                told = "the failure is searched: failed counts, a wrong result of fewer passes is not followed"
+                lines.append(plain(f"  {told}"))
             whole = _whole(probes)
             bars = [_range_bar(one, whole[str(one.get("level"))]) for one in probes]
             rows = [

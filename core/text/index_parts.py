@@ -230,19 +230,19 @@ class IndexParts:
         return next((k for k in range(len(self.computations) - 1, -1, -1) if not self.computations[k].inline), -1)
 
     def _calls(self, n: int) -> tuple[np.ndarray, np.ndarray, list[tuple[int, str]]]:
-        """CSR of called computations, and the first call of each that the text does not define."""
+        """CSR of called computations, and each call of one that the text does not define."""
         table = {self.text[slice(*c.name)]: k for k, c in enumerate(self.computations) if not c.inline}
         numbers = [int(name[1:]) if name[0] == "\0" else table.get(name, -1) for name in self.call_names]
-        undefined: dict[str, int] = {}
+        undefined: dict[tuple[int, str], None] = {}
         if -1 in numbers:
             for row, name, number in zip(self.call_rows, self.call_names, numbers, strict=True):
                 if number < 0 and len(undefined) < _MAX_FINDINGS:
-                    undefined.setdefault(name, row)
+                    undefined[row, name] = None
         rows = np.array(self.call_rows, np.int64)
         order = np.argsort(rows, kind="stable")
         pointers = np.zeros(n + 1, np.int32)
         np.cumsum(np.bincount(rows, minlength=n), out=pointers[1:])
-        return pointers, np.array(numbers, np.int32)[order], [(row, name) for name, row in undefined.items()]
+        return pointers, np.array(numbers, np.int32)[order], list(undefined)
 
     def _sort_by_computation(self, columns: list[np.ndarray]) -> list[np.ndarray]:
         """Bring the rows of each computation together where bodies were written inside instructions."""

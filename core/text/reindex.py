@@ -559,7 +559,7 @@ class _Splice:
         unknown = np.flatnonzero(new.calls < 0)
         if len(unknown) > MOST_FINDINGS:
             return False
-        said: set[str] = set()
+        said: set[tuple[int, str]] = set()
         for position in unknown.tolist():
             i = int(np.searchsorted(pointers, position, "right")) - 1
             words = _called_words(index, i)
@@ -569,8 +569,8 @@ class _Splice:
             word = words[k]
             if word in numbers:
                 new.calls[position] = numbers[word]
-            elif word not in said:
-                said.add(word)
+            elif (i, word) not in said:
+                said.add((i, word))
                 span = _where(text, word, int(new.operand_ends[i]), int(new.ends[i]))
                 new.findings.append(Finding("undefined", f"computation {word} is not defined", *span))
         return True

@@ -232,6 +232,11 @@ def test_each_use_of_an_unknown_name_is_told_where_it_stands() -> None:
     for number, one in enumerate(ix.diagnostics):
         assert text[one.offset : one.end_offset] == f"b.{number + 2}" and one.line == number + 3
     assert len(ix.diagnostics) > 200
+    calls = "HloModule m\nENTRY e {\n  p = f32[] parameter(0)\n"
+    calls += "  a = f32[] call(p), to_apply=f\n  b = f32[] call(a), to_apply=f\n}\n"
+    assert [(one.line, one.message) for one in index(calls).diagnostics] == [
+        (line, "computation f is not defined") for line in (4, 5)
+    ]
 
 
 def test_truncated_text_does_not_complain_of_what_it_lost() -> None:

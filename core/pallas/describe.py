@@ -17,13 +17,13 @@ import enum
 import functools
 import importlib
 import inspect
-import itertools
 import json
 import math
 import os
 import re
 from typing import Any
 
+from hloscope.core.pallas.child_pipelines import MOST_PIPELINE_STEPS, coming_back
 from hloscope.core.pallas.mesh_kernels import as_pallas_call, run_state_as_call
 
 LARGEST_ARGUMENT = 64 << 20
@@ -31,8 +31,6 @@ LARGEST_ARGUMENT = 64 << 20
 LARGEST_CONSTANT = 64 << 20
 
 
-MOST_PIPELINE_STEPS = 4096
-"""Most steps of a pipeline inside a kernel whose index maps are asked for every block."""
 PIPELINE_STARTS = frozenset({"run_scoped", "cond", "scan", "while"})
 """Primitives of which one is the outermost that ``emit_pipeline`` makes."""
 
@@ -228,7 +226,7 @@ class Writer:
         outputs: list[dict[str, Any]] = []
         for number, spec in mapped if refused is None else ():
             mapping = getattr(spec.index_map, "index_map", spec.index_map)
-            steps = _coming_back(mapping, grid)
+            steps = coming_back(mapping, grid)
             outputs.append({
                 "number": number, "steps": steps, "spec": {"$span": getattr(spec, "hloscope_place", None)},
                 "map": {"$span": self._function_place(mapping)},
@@ -569,25 +567,6 @@ class Writer:
     def _lines_of(self, file: str, line: int) -> str:
         self._characters(file, line, 0)
         return self._lines[file][line - 1]
-
-
-def _coming_back(index_map: Any, grid: Any) -> list[list[int]] | None:
-    """Grid points of a block's first step, of the last step before it comes back, and of the step where it does, with
-    another block between them; None where none does."""
-    import jax
-
-    first: dict[tuple[int, ...], tuple[int, ...]] = {}
-    before: tuple[int, ...] | None = None
-    last: tuple[int, ...] = ()
-    with jax.ensure_compile_time_eval():
-        for point in itertools.product(*map(range, grid)):
-            found = index_map(*point)
-            block = tuple(int(one) for one in (found if isinstance(found, tuple | list) else (found,)))
-            if block != before and block in first:
-                return [list(first[block]), list(last), list(point)]
-            first.setdefault(block, point)
-            before, last = block, point
-    return None
 
 
 def source_line(source: Any) -> str:

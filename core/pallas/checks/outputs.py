@@ -90,6 +90,46 @@ def check_revisits(subject: Subject) -> Iterator[Finding]:
         )
 
 
+def check_overwritten(subject: Subject) -> Iterator[Finding]:
+    """Steps whose whole result the next step writes over, in a kernel that carries nothing from one to the other.
+
+    A kernel that reads an output or scratch may store what it has so far; one with several outputs may store the same
+    again. Of both nothing is said.
+    """
+    walks = list(_outputs(subject))
+    schedule, facts, call = subject.schedule, subject.facts, subject.call
+    if schedule is None or facts is None or len(walks) != 1 or call.slots.outputs != 1 or call.aliases:
+        return
+    (walk,) = walks
+    first = call.slots.prefetch + call.slots.inputs
+    for one in facts.accesses:
+        if one.ref.position is not None and one.ref.position < first:
+            if one.writes:
+                return
+        elif one.kind != "write" or one.reads or not one.is_whole or one.steps is None or not one.steps.all():
+            return
+    if not walk.copied or subject.backend in ("triton", "mosaic_gpu") or parallel_dims(subject):
+        return  # there the steps race
+    same = walk.block_of[1:] == walk.block_of[:-1]
+    moved = np.zeros(walk.steps - 1, bool)
+    for position, other in schedule.walks.items():
+        if position < call.slots.inputs and other.copied:
+            moved |= other.block_of[1:] != other.block_of[:-1]
+    steps = np.flatnonzero(same & moved)
+    if not len(steps):
+        return
+    step = int(steps[0])
+    a, b = (points_text(schedule.point(one)) for one in (step, step + 1))
+    yield subject.finding(
+        "output-revisited",
+        f"{b} writes all of the block {walk.window(step)} of {walk.operand.title} over what {a} computed from other"
+        f" blocks of its inputs: that is lost ({len(steps):,} of {walk.steps:,} steps)",
+        walk.operand.place,
+        severity="warning",
+        fix="give each step a block of its own, or accumulate into the block",
+    )
+
+
 LOCKS = frozenset({"semaphore_wait", "atomic_cas"})
 """Primitives by which steps that run at once may take turns."""
 

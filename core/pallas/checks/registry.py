@@ -65,7 +65,7 @@ CODES: Mapping[str, Code] = {
     ),
     "output-never-written": Code("warning", "part of an output is in no block, or is never stored to"),
     "output-revisited": Code(
-        "warning", "the grid returns to an output block after it was written back",
+        "warning", "the grid returns to an output block after it was written, and what was there is lost",
         "make the dimension that the output's index map ignores the last of the grid",
     ),
     "overlapping-writes": Code("warning", "two different output windows share elements"),
@@ -155,6 +155,7 @@ CHECKS: tuple[Check, ...] = (
     spaces.check_spaces,
     outputs.check_unwritten,
     outputs.check_revisits,
+    outputs.check_overwritten,
     outputs.check_overlaps,
     pipelines.check_pipelines,
     outputs.check_parallel,

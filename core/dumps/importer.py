@@ -7,6 +7,7 @@ committed, and is marked incomplete.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ from hloscope.core.ledger.declare import Event
 from hloscope.core.ledger.events import DumpNote, UnannouncedChange
 from hloscope.core.ledger.record import LedgerWriter, PassRecord, RunInfo
 from hloscope.core.version import version
+
+COMMIT_SECONDS = 2.0
+"""Longest time that what was read waits for its commit, but for one snapshot; each module ends in one, too."""
 
 Progress = Callable[[int, int], None]
 """Called with (snapshots done, snapshots in all)."""
@@ -123,6 +127,7 @@ class _Import:
         self.notes: list[str] = []
         self._done = 0
         self._every_change = True
+        self._committed = time.monotonic()
 
     def guarded_runs(self) -> dict[Module, list[PassRun]]:
         """The compiler's own pass runs; a damaged file costs the times, not the import."""
@@ -163,9 +168,15 @@ class _Import:
                 self._done += 1
                 if self._progress is not None:
                     self._progress(self._done, self._total)
+                if time.monotonic() - self._committed >= COMMIT_SECONDS:
+                    self._commit()
         self._fusions(module, fusion_row)
         self._reports(module)
+        self._commit()
+
+    def _commit(self) -> None:
         self._writer.flush()
+        self._committed = time.monotonic()
 
     def _store(self, reading: StageReading, text: bytes) -> None:
         """Stores a snapshot; a text equal to the one before is the same snapshot."""

@@ -255,6 +255,22 @@ def test_an_interrupted_import_leaves_what_was_committed(fixtures: Path, tmp_pat
     assert any("interrupted" in note and "incomplete" in note for note in notes)
 
 
+def test_a_long_module_is_committed_on_the_way(
+    fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hloscope.core.dumps.importer.COMMIT_SECONDS", 0.0)
+    ledger = tmp_path / "run.ledger"
+    seen: list[int] = []
+
+    def look(done: int, total: int) -> None:
+        if done in (1, 5):
+            with LedgerReader(ledger) as reader:
+                seen.append(len(reader.passes(1)))
+
+    import_dump(fixtures / "dumps" / "cpu", ledger, progress=look)
+    assert seen == [0, 4]
+
+
 def test_every_case_of_the_corpus_imports_for_a_few_percent(corpus: Path, tmp_path: Path) -> None:
     dumped = stored = 0
     for case in sorted(corpus.glob("*/*__narrow/dump")) + sorted(corpus.glob("tpu/*_dma/dump")):

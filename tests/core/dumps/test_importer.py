@@ -255,9 +255,7 @@ def test_an_interrupted_import_leaves_what_was_committed(fixtures: Path, tmp_pat
     assert any("interrupted" in note and "incomplete" in note for note in notes)
 
 
-def test_a_long_module_is_committed_on_the_way(
-    fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_module_is_committed_on_the_way(fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hloscope.core.dumps.importer.COMMIT_SECONDS", 0.0)
     ledger = tmp_path / "run.ledger"
     seen: list[int] = []

@@ -55,7 +55,8 @@ def computation_hash(computation: HloComputation, done: dict[HloComputation, byt
 def structural_hash(module: HloModule, *, layouts: bool = True, order: bool = False) -> str:
     """Hash of a module as hexadecimal text.
 
-    With `layouts` False layouts do not count. With `order` True the list order of a scheduled module counts too.
+    With `layouts` False layouts do not count, those of the header neither. With `order` True the list order of a
+    scheduled module counts too.
     """
     done: dict[HloComputation, bytes] = {}
     state = blake2b(digest_size=16)
@@ -66,5 +67,7 @@ def structural_hash(module: HloModule, *, layouts: bool = True, order: bool = Fa
             state.update(",".join(str(place[node]) for node in computation).encode())
     state.update(done[module.entry])
     for key, text in module.attrs.items():
+        if key == "entry_computation_layout" and not layouts:
+            continue  # its shapes are those of the parameters and the root
         state.update(f"{key}={text}".encode("utf-8", "surrogateescape"))
     return state.hexdigest()

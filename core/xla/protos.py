@@ -78,7 +78,7 @@ def module_proto(data: bytes) -> bytes:
             if isinstance(value, bytes):
                 fields.setdefault(number, value)
     except (IndexError, ValueError):
-        raise DumpError("not a protocol buffer") from None
+        raise DumpError("not a protocol buffer, or one that breaks off") from None
     name, entry = fields.get(1), fields.get(2)
     if name is None:
         raise DumpError("a protocol buffer, but not of an HLO module")

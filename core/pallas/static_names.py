@@ -178,9 +178,12 @@ def _bind_parameters(parameters: ast.arguments, scope: Scope) -> None:
     for name in parameter_names(parameters):
         scope.forget(name)
         scope.repeated.discard(name)
-    positional = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
     given = parameters.defaults
-    # Half typed, there may be more defaults than parameters before them.
+    kept = [one for one in (*given, *parameters.kw_defaults) if one is not None]
+    reading = scope.reading
+    if reading is not None and any(reading.doubtful(one.lineno, one.end_lineno or one.lineno) for one in kept):
+        return  # half typed, a default may lack a part, or belong to another parameter
+    positional = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
     scope.defaults.update(zip(positional[max(0, len(positional) - len(given)) :], given, strict=False))
     for one, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=False):
         if default is not None:

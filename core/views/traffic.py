@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 def bytes_written(
     run: Run, *, cancelled: Callable[[], bool] | None = None, progress: Callable[[int, int], None] | None = None
 ) -> dict[int, int]:
-    """For each row of the timeline the bytes that its module writes to memory (as `BytesMoved.written` counts them): not
-    inside fusions and reducers, nor of opcodes that only name memory. Loops count once. Equal stages are read once."""
+    """For each row of the timeline the bytes that its module writes to memory (as `BytesMoved.written` counts them).
+
+    Neither what is inside fusions and reducers counts, nor opcodes that only name memory. Loops count once. Equal
+    stages are read once.
+    """
     out: dict[int, int] = {}
     known: dict[bytes, int] = {}
     total = len(run.outline)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -415,7 +415,7 @@ def test_a_full_disk(fixtures: Path, tiny_disk: Path) -> None:
 
 
 @contextmanager
-def no_file_above(size: int) -> Iterator[None]:
+def no_file_above(size: int) -> Generator[None]:
     """Files of this process and its children end at `size` bytes, as on a full disk."""
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))

@@ -116,7 +116,13 @@ def test_no_finding_rests_on_what_is_half_typed() -> None:
     # A default of which a part is still to come gives no shape to what is called with it.
     spec = "pl.BlockSpec((8, 128), lambda i: (i, 0))"
     called = f"    return pl.pallas_call(k, grid=(4,), in_specs=[{spec}], out_shape=shape)(x)\n"
-    for default, codes in (("(256,), f)):", ["trace-refused"]), ("(256, ", []), ("(", []), ("(256", []), ("(256,), f", [])):
+    for default, codes in (
+        ("(256,), f)):", ["trace-refused"]),
+        ("(256, ", []),
+        ("(", []),
+        ("(256", []),
+        ("(256,), f", []),
+    ):
         assert [
             one.code
             for one in scan_text(f"def g(x=jnp.zeros({default}\n{called}", "a.py", half_typed=True)[1]

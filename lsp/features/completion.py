@@ -2,24 +2,27 @@
 
 After ``=`` and a shape: opcodes with a snippet of their operands and required attributes. Between the parentheses:
 instructions defined above in the same computation, those of a shape that fits first. After them: attributes that the
-opcode takes and has not yet. After ``to_apply=`` and its like: computations; after ``kind=`` and its like: the words
-that it may have.
+opcode takes and has not yet. After ``to_apply=`` and its like: computations, those whose signature fits first; after
+``kind=`` and its like: the words that it may have. In a string nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from lsprotocol import types
 
-from hloscope.core.hlo.attributes import ATTRIBUTES, CALLED
+from hloscope.core.hlo.attributes import ATTRIBUTES, CALLED, split_top
+from hloscope.core.hlo.infer_shape import ProgramShape
 from hloscope.core.hlo.opcodes import OPCODES
-from hloscope.core.text.module_index import ModuleIndex
+from hloscope.core.hlo.shape import Shape
+from hloscope.core.text.module_index import Computation, ModuleIndex
 from hloscope.core.text.opcode_syntax import syntax_of
 from hloscope.core.text.value_forms import words_of
 from hloscope.lsp.documents import Reading
 from hloscope.lsp.features.feature import Feature
+from hloscope.lsp.features.operand_fit import Slot, called_rank, parsed
 
 MOST = 400
 """Items of one answer; a longer list is marked incomplete, so that the client asks again as the word grows."""
@@ -30,6 +33,7 @@ _SHAPED = re.compile(
 )
 _CALL = re.compile(r"^(?P<opcode>[a-z][\w\-]*)\((?P<inside>.*)$", re.S)
 _VALUE = re.compile(r"(?P<key>[a-z][\w\-]*)=(?:\{(?:%?[\w.\-]*,\s*)*)?(?P<word>%?[\w.\-]*)$")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*("|$)', re.S)
 _WORD = re.compile(r"[%\w.\-]*$")
 
 
@@ -39,7 +43,7 @@ def completion(reading: Reading, params: types.CompletionParams) -> types.Comple
     start = reading.text.rfind("\n", max(0, offset - _LINE_CHARACTERS), offset) + 1
     line = reading.text[start:offset]
     begun = _STARTED.match(line)
-    if begun is None:
+    if begun is None or any(not one for one in _STRING.findall(line)):
         return None
     word = _WORD.search(line)
     first = offset - (len(word[0]) if word is not None else 0)
@@ -78,12 +82,14 @@ def _items(index: ModuleIndex, rest: str, start: int, typed: str) -> Iterator[ty
     shape = rest[: len(rest) - len(shaped["rest"])].strip()
     if close is None:
         if re.search(r"(?:^|,)\s*(?:[^,()]*\s)?%?[\w.\-]*$", inside):
-            yield from _operands(index, start, shape, typed)
+            yield from _operands(index, start, call["opcode"], shape, inside, typed)
         return
     attributes = inside[close + 1 :]
     value = _VALUE.search(attributes)
     if value is not None and value["key"] in CALLED:
-        yield from _computations(index, start)
+        number = value[0].count(",")
+        operands = _shapes(index, start, split_top(inside[:close]))
+        yield from _computations(index, start, call["opcode"], value["key"], number, operands, parsed(shape))
     elif value is not None:
         for word in words_of(call["opcode"], value["key"]):
             yield types.CompletionItem(word, kind=types.CompletionItemKind.EnumMember)
@@ -115,8 +121,21 @@ def _opcodes() -> Iterator[types.CompletionItem]:
         )
 
 
-def _operands(index: ModuleIndex, start: int, shape: str, typed: str) -> Iterator[types.CompletionItem]:
-    """Instructions above the line in its computation: the same shape first, then the nearest.
+def _shapes(index: ModuleIndex, start: int, operands: Sequence[str]) -> tuple[Shape | None, ...]:
+    """Shapes of operands as they are written; None where the name is not known."""
+    home = index.computation_at(max(0, start - 1))
+    found: list[Shape | None] = []
+    for text in operands:
+        words = text.split()
+        i = index.find(words[-1].removeprefix("%"), home) if words and home is not None else None
+        found.append(None if i is None else parsed(index.shape_text(i)))
+    return tuple(found)
+
+
+def _operands(
+    index: ModuleIndex, start: int, opcode: str, shape: str, inside: str, typed: str
+) -> Iterator[types.CompletionItem]:
+    """Instructions above the line in its computation: those that fit first, then the nearest.
 
     Where there are too many for one answer, those whose names hold what is typed.
     """
@@ -127,9 +146,14 @@ def _operands(index: ModuleIndex, start: int, shape: str, typed: str) -> Iterato
     above = [i for i in range(one.begin, one.end) if index.span(i)[0] < start]
     if len(above) > MOST:
         above = [i for i in above if typed in index.name(i)]
-    fitting = [i for i in reversed(above) if _bare(index.shape_text(i)) == _bare(shape)]
-    others = [i for i in reversed(above) if _bare(index.shape_text(i)) != _bare(shape)]
-    for i in (*fitting, *others):
+    above.reverse()
+    result = parsed(shape)
+    if result is not None:
+        before = _shapes(index, start, split_top(inside + "_")[:-1])
+        slot = Slot(opcode, len(before), result, before)
+        ranks = {text: slot.rank(parsed(text)) for text in dict.fromkeys(index.shape_text(i) for i in above)}
+        above.sort(key=lambda i: ranks[index.shape_text(i)])
+    for i in above:
         yield types.CompletionItem(
             f"%{index.name(i)}",
             kind=types.CompletionItemKind.Variable,
@@ -160,17 +184,40 @@ def _required(opcode: str) -> list[str]:
     return sorted(syntax.required, key=syntax.rank.__getitem__)
 
 
-def _computations(index: ModuleIndex, start: int) -> Iterator[types.CompletionItem]:
-    for one in index.computations:
-        if one.name and one.span[0] < start and not one.is_entry:
-            root = f" -> {index.shape_text(one.root)}" if one.root >= 0 else ""
-            yield types.CompletionItem(
-                f"%{one.name}", kind=types.CompletionItemKind.Function, detail=f"{len(one)} instructions{root}"
-            )
+def _computations(
+    index: ModuleIndex,
+    start: int,
+    opcode: str,
+    key: str,
+    number: int,
+    operands: tuple[Shape | None, ...],
+    result: Shape | None,
+) -> Iterator[types.CompletionItem]:
+    """Computations above the line, those whose signature fits first, in the order of the text."""
+    found = [one for one in index.computations if one.name and one.span[0] < start and not one.is_entry]
+    if result is not None:
+        ranks = [called_rank(opcode, key, number, operands, result, _program(index, one)) for one in found]
+        found = [found[k] for k in sorted(range(len(found)), key=ranks.__getitem__)]
+    for one in found[: MOST + 1]:
+        root = f" -> {index.shape_text(one.root)}" if one.root >= 0 else ""
+        yield types.CompletionItem(
+            f"%{one.name}", kind=types.CompletionItemKind.Function, detail=f"{len(one)} instructions{root}"
+        )
 
 
-def _bare(shape: str) -> str:
-    return re.sub(r"\{[^}]*\}", "", shape).strip()
+def _program(index: ModuleIndex, one: Computation) -> ProgramShape | None:
+    """The signature of a computation; None where it is not whole."""
+    result = parsed(index.shape_text(one.root)) if one.root >= 0 else None
+    by_number: dict[int, Shape] = {}
+    for i in range(one.begin, one.end):
+        if index.opcode(i) == "parameter":
+            shape, text = parsed(index.shape_text(i)), index.operands_text(i).strip()
+            if shape is None or not text.isdecimal():
+                return None
+            by_number[int(text)] = shape
+    if result is None or sorted(by_number) != list(range(len(by_number))):
+        return None
+    return ProgramShape(tuple(by_number[k] for k in range(len(by_number))), result)
 
 
 FEATURE = Feature(

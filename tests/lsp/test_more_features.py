@@ -135,6 +135,83 @@ def test_completion_knows_the_words_of_attributes(advised: Any, typed: str, labe
     assert [one["label"] for one in complete(advised, f"  {typed}")] == labels
 
 
+FITS = """HloModule fits
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}
+
+%body (q: (s32[], f32[8,4])) -> (s32[], f32[8,4]) {
+  ROOT %q = (s32[], f32[8,4]{1,0}) parameter(0)
+}
+
+%cond (p: (s32[], f32[8,4])) -> pred[] {
+  %p = (s32[], f32[8,4]{1,0}) parameter(0)
+  ROOT %k = pred[] constant(false)
+}
+
+ENTRY %main (x: f32[8,16], w: f32[16,4], idx: s32[8]) -> f32[8,4] {
+  %x = f32[8,16]{1,0} parameter(0)
+  %w = f32[16,4]{1,0} parameter(1)
+  %idx = s32[8]{0} parameter(2)
+  %z = s32[] constant(0)
+  %zero = f32[] constant(0)
+  %d = f32[8,4]{1,0} dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %m = pred[8,4]{1,0} compare(%d, %d), direction=EQ
+  %init = (s32[], f32[8,4]{1,0}) tuple(%z, %d)
+"""
+
+
+def test_completion_has_first_what_fits_the_opcode(shared: Any) -> None:
+    uri, line = "file:///fits.hlo", FITS.count("\n")
+    shared.client.open(uri, FITS)
+    for version, (typed, first) in enumerate(
+        {
+            "f32[16,8] transpose(": "%x",
+            "f32[16,8] transpose(%x, ": "",
+            "s32[8] get-tuple-element(": "%init",
+            "s32[] get-tuple-element(": "%init",
+            "f32[8] reduce(": "%d %x",
+            "f32[8] reduce(%d, ": "%zero",
+            "f32[1,4] dynamic-slice(": "%d %w",
+            "f32[1,4] dynamic-slice(%d, %": "%z",
+            "f32[1,4] dynamic-slice(%d, %z, ": "%z",
+            "f32[8,4] dot(": "%d %x",
+            "f32[8,4] dot(%x, ": "%w",
+            "f32[128] reshape(": "%x",
+            "f32[8,4,2] broadcast(": "%d %zero",
+            "s32[8,4] convert(": "%m %d",
+            "f32[8,4] select(": "%m",
+            "f32[8,4] select(%m, ": "%d",
+            "f32[8,4] exponential(": "%d",
+            "pred[8] compare(": "%idx",
+            "(f32[8,4], s32[]) tuple(": "%d",
+            "(f32[8,4], s32[]) tuple(f32[8,4]{1,0} %d, ": "%z",
+            "f32[8,4] gather(%x, ": "%z %idx",
+            "f32[8,20] concatenate(%x, ": "%d %x",
+            "f32[9,5] pad(%d, ": "%zero",
+            "(s32[], f32[8,4]) while(": "%init",
+            "(s32[], f32[8,4]) while(%init), body=": "%body",
+            "(s32[], f32[8,4]) while(%init), body=%body, condition=": "%cond",
+            "f32[8] reduce(%d, %zero), to_apply=": "%add",
+            'f32[8,4] negate(%d), metadata={op_name="': None,
+            'f32[8,4] custom-call(%d), custom_call_target="a': None,
+            'f32[8,4] custom-call(%d), custom_call_target="a\\"b': None,
+            'f32[8,4] negate(%d), metadata={op_name="a,"}, ': "sharding",
+        }.items()
+    ):
+        text = f"  %v = {typed}"
+        shared.client.change(uri, version + 2, {"text": FITS + text})
+        answer = shared.client.at("completion", uri, line, len(text))
+        labels = [one["label"] for one in (answer or {"items": []})["items"]]
+        if first is None:
+            assert answer is None, typed
+        else:
+            assert labels[: len(first.split())] == first.split(), (typed, labels)
+
+
 def test_completion_goes_on_after_a_value(advised: Any) -> None:
     labels = [one["label"] for one in complete(advised, "  %r = f32[64] reduce(%back, %zero), to_apply=%sum, dim")]
     assert labels[0] == "dimensions" and "%sum" not in labels

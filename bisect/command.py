@@ -145,7 +145,7 @@ def command(
         path, engine, user_command, against, xla_flags, passes, pipeline, target, plugin, disable_passes, oracle,
         args_path, seed, cures, module, over, timeout, shapes, os.environ.get("XLA_FLAGS"),
     )  # fmt: skip
-    started = (*files, *(word for text in (against, user_command, oracle) for word in shlex.split(text or "")))
+    started = (*files, *(word for text in (against, user_command, oracle) for word in _split(text)))
     question = (repr(settings), content_of(word for word in started if word), _installed())
     with Journal.for_question(*question, fresh=fresh) as journal, prober(journal, jobs, cluster) as probes:
         if user_command is not None:
@@ -194,6 +194,23 @@ def command(
         return _search_core(
             given, passes, pipeline, plugin, disable_passes, target, ledger, timeout, probes, ending
         )
+
+
+def _split(text: str | None) -> list[str]:
+    """Words as a shell has them. Raises UsageError where a quote is not closed."""
+    try:
+        return shlex.split(text or "")
+    except ValueError as error:
+        raise UsageError(f"{text}: {str(error).lower()}") from error
+
+
+def _flags(text: str) -> list[str]:
+    """The flags of ``--xla-flags``. Raises UsageError for a word that is none: XLA would leave it out in silence."""
+    flags = _split(text)
+    wrong = next((word for word in flags if not word.startswith("--")), None)
+    if wrong is not None:
+        raise UsageError(f"--xla-flags: {wrong} is no flag, which begins with --")
+    return flags
 
 
 _PALLAS = re.compile(r".+\.py(?::[A-Za-z_]\w*)?$")
@@ -273,6 +290,7 @@ def _search_over(given: Given, over: str, xla_flags: str, probes: Prober, ending
     from hloscope.bisect.extras import dump_ledger
     from hloscope.bisect.subjects.over import OverSearch
     from hloscope.bisect.subjects.versions import versions_between
+    from hloscope.bisect.subjects.xla_names import unused_shardings
     from hloscope.core.runtime import npz
     from hloscope.core.runtime.inputs import inputs_for
     from hloscope.core.text import load_module
@@ -286,9 +304,10 @@ def _search_over(given: Given, over: str, xla_flags: str, probes: Prober, ending
     expected = recorded.outputs if recorded is not None else None
     versions = versions_between(over)
     search = OverSearch(
-        module, given.text, given.path, args, versions, expected, shlex.split(xla_flags), _progress(), probes
+        module, given.text, given.path, args, versions, expected, _flags(xla_flags), _progress(), probes
     )
     answer = search.run()
+    answer.evidence.extend(unused_shardings(given.text))
     extras = Extras(search.flags, True, None, dump_ledger(probes, "whole", ending), release=search.release)
     return _finish(answer, given.source, given.line, ending, extras)
 
@@ -360,7 +379,7 @@ def _search_command(
     from hloscope.bisect.subjects.xla import COMMAND_SECONDS, CommandSearch
 
     seconds = timeout or COMMAND_SECONDS
-    search = CommandSearch(user_command, shlex.split(xla_flags), seconds, cures, _progress(), probes)
+    search = CommandSearch(user_command, _flags(xla_flags), seconds, cures, _progress(), probes)
     return _finish(search.run(), None, lambda _: None, ending, Extras(ledger=dump_ledger(probes, "whole", ending)))
 
 
@@ -377,6 +396,7 @@ def _search_xla(
     from hloscope.bisect.extras import extras_of_xla
     from hloscope.bisect.reduce_command import Inputs, inputs_of
     from hloscope.bisect.subjects.xla import PROBE_SECONDS, XlaSearch, unoptimised
+    from hloscope.bisect.subjects.xla_names import unused_shardings
     from hloscope.core.runtime import npz
     from hloscope.core.runtime.evaluator import Token, leaves
     from hloscope.core.runtime.inputs import inputs_for
@@ -396,10 +416,11 @@ def _search_xla(
         expected = unoptimised(text, [leaf for one in args for leaf in leaves(one) if not isinstance(leaf, Token)])
     disabled = tuple(disable_passes.split(",")) if disable_passes else ()
     search = XlaSearch(
-        module, text, given.path, args, expected, shlex.split(xla_flags), disabled, cures, _progress(), probes,
+        module, text, given.path, args, expected, _flags(xla_flags), disabled, cures, _progress(), probes,
         timeout or PROBE_SECONDS,
     )  # fmt: skip
     answer = search.run()
+    answer.evidence.extend(unused_shardings(text))
     extras = None
     if ending.bundle is not None and answer.fault:
         flags = [*search.flags, *([f"--xla_disable_hlo_passes={disable_passes}"] if disabled else [])]
@@ -416,6 +437,7 @@ def _search_flags(
     from hloscope.bisect.extras import dump_ledger
     from hloscope.bisect.subjects.against import FlagsSearch
     from hloscope.bisect.subjects.xla import PROBE_SECONDS, XlaTask
+    from hloscope.bisect.subjects.xla_names import unused_shardings
     from hloscope.core.runtime import npz
     from hloscope.core.runtime.compare import rules_for
     from hloscope.core.runtime.evaluator import Token, evaluate, leaves
@@ -426,7 +448,7 @@ def _search_flags(
 
     if given.oracle != "reference":
         raise UnsupportedError(f"--oracle {given.oracle}: --against compares with the evaluator")
-    words = shlex.split(against)
+    words = _split(against)
     flags = [word for word in words if word.startswith("--")]
     files = [word for word in words if not word.startswith("--")]
     if len(files) > 1:
@@ -450,12 +472,13 @@ def _search_flags(
         return tuple(value for value in evaluate(one, args) if not isinstance(value, Token))
 
     expected = computed(module)
-    base = tuple(shlex.split(xla_flags))
+    base = tuple(_flags(xla_flags))
     task = XlaTask(given.text, inputs, expected, rules_for(module), base, timeout=timeout or PROBE_SECONDS)
     other_expected = expected if second is module else computed(second)
     other = XlaTask(text, inputs, other_expected, rules_for(second), (*base, *flags), timeout=task.timeout)
     options = ReplayOptions(seed=given.seed, workers=1)
     answer = FlagsSearch(task, other, module, second, args, options, _progress(), probes).run()
+    answer.evidence.extend(unused_shardings(given.text))
     if answer.fault:
         answer.texts["module.hlo"] = given.text
         answer.arrays["inputs.npz"] = (list(inputs), [])

@@ -90,13 +90,22 @@ def _read(status: int, text: str) -> Outcome:
         how += f" ({name})"
     said = last_line(text)[:200]
     refused = _FAILED_AFTER.search(text)
-    if refused is not None and refused[0] not in said:
-        named = _INSTRUCTION.search(text)
-        said = "; ".join([said, *([named[1][:200]] if named is not None else []), refused[0].strip()[-300:]])
+    if refused is not None:
+        told = "" if said in refused[0] else said.replace(refused[0].strip(), "")
+        said = _refusal(text[: refused.start()], told.strip().rstrip(":"), refused[0].strip())
     told = how + (f": {said}" if said else "")
     if status == 125:
         return Outcome("unknown", told)
     return Outcome("wrong" if 0 < status < 125 else "failed", told)
+
+
+def _refusal(before: str, said: str, refused: str) -> str:
+    """What a verifier says in several lines, as one: the rule that is broken, the instruction, the pass."""
+    named = _INSTRUCTION.search(before)
+    if named is None:
+        return "; ".join(one for one in (said, refused[-300:]) if one)
+    rule = said or (before[: named.start()].strip().splitlines() or [""])[-1].strip()[-200:].rstrip(":")
+    return "; ".join(one for one in (rule, named[1][:200], refused[-300:]) if one)
 
 
 def _name(number: int) -> str:

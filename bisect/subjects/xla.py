@@ -16,13 +16,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from hloscope.bisect.journal import content_of, digest
+from hloscope.bisect.licence import permitted
 from hloscope.bisect.precision import difference, excess_precision, fused_products, moves
 from hloscope.bisect.probing import Prober
 from hloscope.bisect.result import Answer, Culprit, Probe, Verdict
 from hloscope.bisect.running import run_command
 from hloscope.bisect.search import NoFault, Outcome, Step, confidence, first_wrong, single_cures
 from hloscope.bisect.subjects.dump import DumpSearch
-from hloscope.bisect.subjects.xla_names import check_name, disabled_in, last_stage, passes_of, runs_of
+from hloscope.bisect.subjects.xla_names import check_flags, check_name, disabled_in, last_stage, passes_of, runs_of
 from hloscope.core.dumps.directory import open_dump
 from hloscope.core.errors import CompileError, DumpError, HloscopeError
 from hloscope.core.runtime import npz
@@ -145,11 +146,27 @@ class XlaSearch:
             if said is not None:
                 answer.verdict = "allowed-change"
                 answer.evidence.append(said)
-            elif (said := fused_products(folder)) is not None:
-                answer.evidence.append(said)
+            else:
+                fine, said = self._permitted(base, results)
+                if fine:
+                    answer.verdict = "allowed-change"
+                more_said = [said, None if fine else fused_products(folder)]
+                answer.evidence.extend(one for one in more_said if one)
         answer.evidence.insert(0, f"XLA:CPU differs from what is expected: {first.detail}")
         answer.evidence.append(f"{len(more) + 1} compiles gave the same bits: {confidence(len(more) + 1)}")
         return answer
+
+    def _permitted(self, task: XlaTask, results: Sequence[Array]) -> tuple[bool, str]:
+        """Whether the flags permit what differs, and what says so."""
+
+        def right_with(flags: Sequence[str]) -> bool:
+            outcome = self.prober.one(task.plus(flags))
+            self._saw(Step("permission", 0, 1, 1, outcome))
+            return outcome.kind == "right"
+
+        return permitted(
+            task.flags, right_with, self.module, self.args, task.expected, results, task.rules, task.moved
+        )
 
     def _over_stages(self, results: Sequence[Array], inputs: Sequence[Array], folder: str) -> Answer:
         try:
@@ -264,6 +281,7 @@ def dumped_run(task: XlaTask, name: str, journal: Journal) -> tuple[Outcome, lis
     outcome, results = task.plus(dump_flags(begun)).judge()
     if results is not None:
         npz.write(os.path.join(begun, os.path.basename(saved)), outputs=results)
+    check_flags(outcome.detail, task.flags)
     journal.put(asked, outcome)
     journal.keep(name, begun)
     return outcome, results
@@ -278,10 +296,12 @@ def failure(path: str, first: Outcome, folder: str) -> Answer:
     if named is not None:
         runs = passes_of(folder)
         run = max(0, runs.count(named[1]) - 1)
-        sentence = f"the verifier refuses what it made: {first.detail[:400]}"
+        sentence = f"the verifier refuses what it made: {first.detail.rpartition('[hlo verifier]: ')[2][:400]}"
         answer.culprits.append(Culprit(path, named[1], "", run, instruction=touched, sentence=sentence))
     if last is not None and last[0] == "after_optimizations":
         answer.evidence.append("the last stage was dumped: all passes had run, code generation or the run itself fails")
+    elif last is not None and named is not None and last[0] == named[1]:
+        answer.evidence.append(f"the last stage that was dumped is the refused one, after {last[0]}")
     elif last is not None:
         where = f"the last stage that was dumped is after {last[0]}"
         answer.evidence.append(f"{where}; {last[1]} runs next" if last[1] else where)
@@ -382,6 +402,7 @@ class CommandSearch:
             first = self._task((), dump_flags(place)).run()
             journal.put("whole", first)
             journal.keep("whole", place)
+        check_flags(first.detail, self.flags)
         self._saw(Step("whole", 0, 1, 1, first))
         for name in disabled_in(self.flags, os.environ.get("XLA_FLAGS")):
             check_name(name, folder)

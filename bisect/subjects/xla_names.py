@@ -35,6 +35,32 @@ def disabled_in(flags: Sequence[str], inherited: str | None = None) -> list[str]
     return [name for part in found for name in part.strip("'\"").split(",") if name]
 
 
+_FLAG_REFUSED = (
+    re.compile(r"Unknown flags? in XLA_FLAGS: .*"),
+    re.compile(r"Couldn't interpret value .* for flag [\w-]+"),
+    re.compile(r"Flag parsing failed"),
+)
+"""How XLA ends a process whose flags it does not take; the sentence that says most comes first."""
+
+
+def check_flags(said: str, flags: Sequence[str]) -> None:
+    """Raises UsageError where a compile failed because XLA does not take the flags: no fault of the compiler's."""
+    found = next((match for one in _FLAG_REFUSED if (match := one.search(said)) is not None), None)
+    if found is not None and flags:
+        raise UsageError(f"XLA does not take the flags {' '.join(flags)}: {found[0]}")
+
+
+_DIVIDED = re.compile(r"\bsharding=\{[^}\n]*\bdevices=\[")
+_SEVERAL = re.compile(r"\A\s*HloModule [^\n]*\bnum_partitions=(?:[2-9]|1\d)")
+
+
+def unused_shardings(text: str) -> list[str]:
+    """What to say of a module that shardings divide although its header names no number of devices, in one sentence."""
+    if _DIVIDED.search(text) is None or _SEVERAL.search(text) is not None:
+        return []
+    return ["it ran on one device: its shardings were not used, since the header has no num_partitions"]
+
+
 def pass_of(stage: Stage) -> str | None:
     """The pass that a snapshot follows; None for a bookend, and for a step inside a pass, which is no run."""
     inside = stage.next_pass is None or not stage.pipeline

@@ -29,6 +29,8 @@ _NO_ROOM = 64 << 10
 _FATAL = re.compile(r"^F[0-9]{4} [0-9:.]+\s+[0-9]+ \S+\] ?(.*)$")
 _LOG = re.compile(r"^[IW][0-9]{4} [0-9:.]+\s+[0-9]+ \S+\] ")
 _NOISE = ("*** ", "    @", "@ ", "[failure_signal_handler", "Fatal Python error", "Thread 0x", "Extension modules")
+_APART = re.compile(r"Failed after [\w.-]+|Couldn't interpret value .* for flag [\w-]+")
+"""What XLA says some lines from the failure: the pass whose result its verifier refuses, the flag that is malformed."""
 _EXCEPTION = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*(?:Error|Exception|Exit|Interrupt): (.*)$")
 
 
@@ -70,7 +72,10 @@ def run_child(
         if answer is not None and "error" in answer:
             raise _told(answer, what)
         if status != 0 or answer is None:
-            said = last_line(errors.read_text("utf-8", "replace"))
+            text = errors.read_text("utf-8", "replace")
+            said = last_line(text)
+            if said:
+                said = "; ".join([said, *(one for one in dict.fromkeys(_APART.findall(text)) if one not in said)])
             if not said and shutil.disk_usage(folder).free < _NO_ROOM:
                 said = f"no space left in {tempfile.gettempdir()}"
             raise CompileError(f"{what} {_ended(status)}: {said}" if said else f"{what} {_ended(status)}")

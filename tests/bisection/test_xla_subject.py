@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,69 @@ def test_a_wrong_executable_of_right_stages_is_no_pass_s_fault(tmp_path: Path, m
 
 def test_a_right_compile_is_said_to_be_one(tmp_path: Path) -> None:
     source = tmp_path / "right.hlo"
-    source.write_text("HloModule m\n\nENTRY e {\n  x = f32[8] parameter(0)\n  ROOT y = f32[8] negate(x)\n}\n")
+    divided = "sharding={devices=[2]<=[2]}"
+    body = f"  x = f32[8] parameter(0), {divided}\n  ROOT y = f32[8] negate(x)\n"
+    source.write_text(f"HloModule m\n\nENTRY e {{\n{body}}}\n")
     code, answer = bisect(source, "--engine", "xla")
     assert (code, answer["verdict"]) == (0, "no-difference")
+    assert any("ran on one device: its shardings were not used" in said for said in answer["evidence"])
+
+
+REFUSED = """jax.errors.JaxRuntimeError: INTERNAL: during context [hlo verifier]: Expected shape f32[6], actual f32[4]:
+%c.1 = f32[4]{0} concatenate(%s, %t), dimensions={0}
+
+
+Failed after spmd-partitioning"""
+MALFORMED = """E1130 16:04:17.4 1 flags.cc:93] Couldn't interpret value tru for flag xla_cpu_enable_fast_math.
+F1130 16:04:17.5 25556 parse_flags_from_env.cc:220] Check failed: tsl::Flags::Parse(&argc, argv) Flag parsing failed.
+usage: --xla_cpu_enable_fast_math=tru"""
+UNKNOWN = "F1130 16:04:16.6   25551 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_nonsense=1"
+
+
+@pytest.fixture()
+def child_that_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """What XLA says is real; the process that says it is a shell's."""
+
+    def make(said: str) -> None:
+        script = tmp_path / "python"
+        script.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}\nEND\nexit 1\n")
+        script.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(script))
+
+    return make
+
+
+def test_the_pass_that_the_verifier_names_is_the_culprit(
+    tmp_path: Path, child_that_says: Callable[[str], None]
+) -> None:
+    source = tmp_path / "m.hlo"
+    source.write_text("HloModule m\n\nENTRY e {\n  x = f32[4] parameter(0)\n  ROOT r = f32[4] negate(x)\n}\n")
+    child_that_says(REFUSED)
+    code, answer = bisect(source, "--engine", "xla", "--no-cures")
+    assert (code, answer["verdict"]) == (1, "compile-failure")
+    assert [(one["pass"], one["instruction"]) for one in answer["culprits"]] == [("spmd-partitioning", "c.1")]
+    assert "Expected shape f32[6]" in answer["culprits"][0]["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said", "told"),
+    [
+        ("--xla_nonsense=1", UNKNOWN, "Unknown flag in XLA_FLAGS: --xla_nonsense=1"),
+        ("--xla_cpu_enable_fast_math=tru", MALFORMED, "interpret value tru for flag xla_cpu_enable_fast_math"),
+        ("bogus", "", "bogus is no flag"),
+        ("--xla_a='", "", "no closing quotation"),
+    ],
+)
+def test_a_flag_that_xla_does_not_take_is_no_fault_of_the_compiler_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], child_that_says: Callable[[str], None],
+    flags: str, said: str, told: str,
+) -> None:  # fmt: skip
+    source = tmp_path / "m.hlo"
+    source.write_text("HloModule m\n\nENTRY e {\n  x = f32[4] parameter(0)\n  ROOT r = f32[4] negate(x)\n}\n")
+    child_that_says(said)
+    assert run(["bisect", str(source), "--engine", "xla", "--xla-flags", flags]) == 2
+    assert told in capsys.readouterr().err
+    assert run(["bisect", "--command", shlex.quote(sys.executable), "--xla-flags", flags]) == 2
 
 
 def test_a_pass_that_does_not_run_cannot_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,7 +206,9 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> N
         ("exit 125", "unknown", "125"),
         ("exit 139", "failed", "SIGSEGV"),
         ("printf 'SomeError: wrong shape:\n  ROOT %%c.1 = f32[4] concatenate(%%a)\nFailed after spmd\n' >&2; exit 1",
-         "wrong", "SomeError: wrong shape:; %c.1 = f32[4] concatenate(%a); Failed after spmd"),
+         "wrong", "SomeError: wrong shape; %c.1 = f32[4] concatenate(%a); Failed after spmd"),
+        ("printf 'INTERNAL: wrong shape:\n%%c.1 = f32[4] concatenate(%%a)\n\n /a.py:1\n\nFailed after spmd\n'; exit 1",
+         "wrong", "INTERNAL: wrong shape; %c.1 = f32[4] concatenate(%a); Failed after spmd"),
     ],
 )  # fmt: skip
 def test_exit_codes_are_read_as_git_bisect_run_does(program: str, kind: str, told: str) -> None:

@@ -221,7 +221,7 @@ class Evaluator:
         for slot, argument in zip(plan.parameters, arguments, strict=True):
             if slot is not None:
                 values[slot] = argument
-        observer = self._options.observer
+        observer, substitute = self._options.observer, self._options.substitute
         for step in plan.steps:
             try:
                 value = step.kernel(*[values[i] for i in step.operands])
@@ -240,6 +240,8 @@ class Evaluator:
                     raise InstructionFailed(step.instruction, f"computes {describe(value)}, its shape says {said}")
             if step.disturb is not None:
                 value = step.disturb(value)
+            if substitute is not None:
+                value = substitute(step.instruction, value)
             values[step.slot] = value
             if observer is not None:
                 observer(step.instruction, value)

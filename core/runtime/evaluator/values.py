@@ -118,6 +118,8 @@ class EvaluationOptions:
     noise: int | None = None
     """Seed of a random error of one rounding that every arithmetic result gets, to see what rounding alone can do to
     the outcome; None computes as exactly as the types allow."""
+    substitute: Callable[[HloInstruction, Value], Value] | None = None
+    """Gives what takes the place of every instruction's value, parameters and constants left out."""
     observer: Observer | None = None
     """Called with every instruction that runs and its value, in order; inside loops once per iteration."""
 

@@ -105,6 +105,16 @@ def tokens(text: str, start: int = 0, end: int | None = None) -> list[Token]:
     return [(max(a, start), min(b, end), kind) for a, b, kind in found if a < end and b > start]
 
 
+def understood(text: str) -> bool:
+    """Whether the grammar reads whole lines without a fault: how it goes on after one depends on what is around."""
+    known = grammar()
+    if known is None:
+        return True
+    from tree_sitter import Parser
+
+    return not Parser(known.language).parse(text.encode("utf-8", "surrogatepass")).root_node.has_error
+
+
 def _has_long_line(text: str, first: int, last: int) -> bool:
     if last - first <= LONG_LINE:
         return False

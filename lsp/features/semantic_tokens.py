@@ -9,6 +9,7 @@ string with raw line ends) is cut at each, since many clients take single-line t
 from __future__ import annotations
 
 import itertools
+import re
 from collections import OrderedDict
 from dataclasses import dataclass
 from threading import Lock
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from lsprotocol import types
 
-from hloscope.core.text.highlight import tokens
+from hloscope.core.text.highlight import tokens, understood
 from hloscope.lsp.documents import Reading
 from hloscope.lsp.features.feature import Feature
 
@@ -44,8 +45,12 @@ _KINDS: Mapping[str, types.SemanticTokenTypes] = MappingProxyType(
 _TYPES = list(dict.fromkeys(_KINDS.values()))
 _NUMBER = {kind: _TYPES.index(word) for kind, word in _KINDS.items()}
 _DEFINITION = 1
+_STRUCTURE = re.compile(r"[\"\\(){}\[\]/*]")
+"""What strings, comments, lists and the blocks of a text begin or end with."""
 FULL_TOKENS = 5_000
 """Instructions up to which a whole text is coloured at once: ten thousand take seconds."""
+_BROKEN_TOKENS = 1_000
+"""Instructions up to which a whole text is coloured for each letter of an instruction that is no whole one yet."""
 
 LEGEND = types.SemanticTokensLegend(
     token_types=[word.value for word in _TYPES], token_modifiers=[types.SemanticTokenModifiers.Definition.value]
@@ -148,8 +153,12 @@ def _recoloured(before: _Given, reading: Reading) -> np.ndarray | None:
     end = _common_end(old, new, start)
     if len(new) - end - start > max(10_000, len(new) // 4):
         return None
+    if _STRUCTURE.findall(old, start, len(old) - end) != _STRUCTURE.findall(new, start, len(new) - end):
+        return None  # a quote or bracket may give all that follows other colours
     # Whole instructions: a string over several lines is coloured as one.
     first = [reading.index.instruction_at(start), before.reading.index.instruction_at(start)]
+    if None in first:
+        return None  # a table, or a line that is none yet: what stands around it decides
     begin = min([start, *(int(r.index.span(i)[0]) for r, i in zip((reading, before.reading), first) if i is not None)])
     stop_new, stop_old = len(new) - end, len(old) - end
     last_new, last_old = reading.index.instruction_at(stop_new), before.reading.index.instruction_at(stop_old)
@@ -165,6 +174,8 @@ def _recoloured(before: _Given, reading: Reading) -> np.ndarray | None:
     lines = np.cumsum(before.data[:, 0])
     low, high = int(np.searchsorted(lines, line)), int(np.searchsorted(lines, after_old))
     middle_lines = slice(int(reading.lines.starts[line]), int(reading.lines.starts[after_new]))
+    if reading.index.instruction_count <= _BROKEN_TOKENS and not understood(new[middle_lines]):
+        return None
     middle = np.array(encode(reading, middle_lines.start, middle_lines.stop).data, np.int32).reshape(-1, 5)
     tail = before.data[high:].copy()
     shift = after_new - after_old

@@ -84,7 +84,7 @@ def test_changes_of_colours_lead_to_the_whole(shared: Any, stage: str) -> None:
     client.open(uri, stage)
     document = {"textDocument": {"uri": uri}}
     answer = client.request("textDocument/semanticTokens/full", document)
-    data, given, text, changes = answer["data"], answer["resultId"], stage, 0
+    data, given, text, changes, version = answer["data"], answer["resultId"], stage, 0, 2
     for version in range(2, 40):
         lines = text.split("\n")
         # In a text that the grammar reads: what is coloured in a broken one depends on how much of it is looked at.
@@ -106,5 +106,20 @@ def test_changes_of_colours_lead_to_the_whole(shared: Any, stage: str) -> None:
             )
             assert data == whole["data"], version
     assert changes > 20
+    # What one letter does to the colours of the lines behind it, and back.
+    everything = {"start": {"line": 0, "character": 0}, "end": {"line": 10_000, "character": 0}}
+    at = next(number for number, line in enumerate(text.split("\n")) if "f32[" in line and " = " in line)
+    column = text.split("\n")[at].index("[")
+    for letter in ('"', "{", "=", "%", "x y"):
+        for old, new in ((0, letter), (len(letter), "")):
+            version += 1
+            where = {"start": {"line": at, "character": column}, "end": {"line": at, "character": column + old}}
+            client.change(uri, version, {"range": where, "text": new})
+            answer = client.request("textDocument/semanticTokens/full/delta", {**document, "previousResultId": given})
+            given = answer["resultId"]
+            for edit in answer["edits"]:
+                data[edit["start"] : edit["start"] + edit["deleteCount"]] = edit["data"]
+            whole = client.request("textDocument/semanticTokens/range", {**document, "range": everything})
+            assert data == whole["data"], (letter, new)
     again = client.request("textDocument/semanticTokens/full/delta", {**document, "previousResultId": "gone"})
     assert again["data"] == data

@@ -149,13 +149,23 @@ def _adds(index: ModuleIndex, i: int) -> bool:
 
 
 def _padding(index: ModuleIndex, among: Iterable[int]) -> Found:
+    """Of arrays that have a buffer: not of values within a fusion, or within what is applied element by element."""
+    in_memory: dict[int, bool] = {}
     for i in among:
+        home = index.computation_of(i)
+        if home not in in_memory:
+            in_memory[home] = any(
+                known is None or known.calls != "embedded"
+                for known in (OPCODES.get(index.opcode(one)) for one in index.callers(home))
+            ) or not index.callers(home)
+        if not in_memory[home]:
+            continue
         shape = _array(index, i)
         if shape is None or shape.layout is None or not shape.layout.tiles or not shape.dimensions:
             continue
         size, held = shape.byte_size, _tiled_bytes(shape)
         if held - size >= PADDING_BYTES and (held - size) / held > PADDING_SHARE:
-            yield i, f"{1 - size / held:.0%} of its {held:,} bytes is padding of tile {shape.layout}", ()
+            yield i, f"{held - size:,} of its {held:,} bytes are padding of tile {shape.layout}", ()
 
 
 def _tiled_bytes(shape: Shape) -> int:

@@ -48,3 +48,24 @@ ENTRY %main (p: {given}[4]) -> {wide}[4] {{
 """
     found = [one.message for one in advise(ModuleIndex.from_text(text)) if one.code == "convert-round-trip"]
     assert found == ([f"{wide} goes through {narrow} and back: {16 if narrow == 'bf16' else 13} bits are lost"] * lost)
+
+
+def test_padding_is_of_arrays_that_have_a_buffer() -> None:
+    tiled = "f32[64,8,1]{2,1,0:T(8,128)}"
+    text = f"""HloModule m
+
+%fused (p: f32[64,8,1]) -> f32[64,8,1] {{
+  %p = {tiled} parameter(0)
+  %inner = {tiled} negate(%p)
+  ROOT %r = {tiled} negate(%inner)
+}}
+
+ENTRY %e (a: f32[64,8,1]) -> f32[64,8,1] {{
+  %a = {tiled} parameter(0)
+  ROOT %f = {tiled} fusion(%a), kind=kLoop, calls=%fused
+}}
+"""
+    index = ModuleIndex.from_text(text)
+    said = {one.message for one in advise(index) if one.code == "padding"}
+    assert said == {"260,096 of its 262,144 bytes are padding of tile {2,1,0:T(8,128)}"}
+    assert sum(one.code == "padding" for one in advise(index)) == 2

@@ -264,6 +264,8 @@ def _search_core(
     text, path = (redacted(given.text), "module.hlo") if hidden else (given.text, given.path)
     recipe = Recipe(text, path, passes, pipeline, tuple(texts), disabled, target, timeout)
     subject = recipe.subject(registry)
+    if passes is None and not disabled:
+        _refuse_late(subject.module, given)
     judge = make_oracle(given.oracle, subject.module, given.args_path, given.seed)
     with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
         # Elsewhere first: a kill leaves nothing in the way of the next try.
@@ -282,6 +284,22 @@ def _search_core(
                 Options(passes, pipeline, registry, disabled, plugins), kept,
             )  # fmt: skip
         return _finish(answer, given.source, given.line, ending, extras)
+
+
+def _refuse_late(module: HloModule, given: Given) -> None:
+    """Raises UsageError for a module with which no pipeline can begin; that is no pass's fault."""
+    from hloscope.core.views.run import find_definition
+
+    late = next((one.name for one in module.instructions() if one.opcode == "bitcast"), None)
+    if late is None:
+        return
+    place = find_definition(given.data, late, 0)
+    raise UsageError(
+        f"%{late} is a bitcast: the module is past layout assignment, before which a pipeline begins",
+        path=given.path,
+        line=place.line + 1 if place is not None else None,
+        hint="--passes A,B,… names passes that come later",
+    )
 
 
 def _search_over(given: Given, over: str, xla_flags: str, probes: Prober, ending: Ending) -> int:

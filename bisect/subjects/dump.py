@@ -30,7 +30,7 @@ from hloscope.bisect.safety import Unsafe
 from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong
 from hloscope.bisect.structure import origin_of, refused, rewritten, unseen
 from hloscope.bisect.witness import Witness, by_own_pass
-from hloscope.core.errors import HloscopeError, InternalError
+from hloscope.core.errors import HloscopeError, InternalError, ParseError
 from hloscope.core.runtime.verdicts import (
     DIFFERS,
     NOT_EVALUATED,
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.module import HloModule
     from hloscope.core.runtime.evaluator import Array
     from hloscope.core.views.run import Run
+
+
+NOT_THE_FIRST = "the results in question are not those of the first stage"
+"""How the evidence begins where recorded results are not what the first stage computes."""
 
 
 @dataclass(slots=True)
@@ -263,7 +267,9 @@ class _Search:
             return None
         if unknown:
             reason = self._verdicts[unknown[0]].reason
-            answer.evidence.append(f"{len(unknown)} of {len(self._stages)} stages cannot be evaluated: {reason}")
+            where = f"stage {unknown[0]} ({self._run.outline[unknown[0]].file or self._run.source.path})"
+            among = f"{len(unknown)} of {len(self._stages)} stages"
+            answer.evidence.append(f"{among} cannot be evaluated: {where}: {reason}")
         widened = [number for number, verdict in self._verdicts.items() if verdict.widened]
         if len(unknown) == len(self._stages) - 1:
             return None
@@ -411,7 +417,12 @@ class _Search:
         """What is unsafe in the final module's buffers, one sentence each."""
         from hloscope.core.views.hazards import hazard_sentences
 
-        return hazard_sentences(self._run)
+        try:
+            return hazard_sentences(self._run)
+        except ParseError as error:
+            error.path = self._run.outline[-1].file or error.path  # one unreadable stage does not end a search
+            self._answer.evidence.append(f"the final module's buffers were not looked at: {error}")
+            return []
 
     def _end_without_stage(self, said: str) -> Answer:
         """The recorded results are not what the first stage computes: the fault lies before or behind the stages."""
@@ -423,7 +434,7 @@ class _Search:
             if outcome.kind == "wrong":
                 wrong = position
                 break
-        answer.evidence.append(f"the results in question are not those of the first stage: {said}")
+        answer.evidence.append(f"{NOT_THE_FIRST}: {said}")
         if wrong is not None:
             self._guilty(wrong)
         elif self._refused(range(1, len(self._stages))):

@@ -22,7 +22,7 @@ from hloscope.bisect.probing import Prober
 from hloscope.bisect.result import Answer, Culprit, Probe, Verdict
 from hloscope.bisect.running import run_command
 from hloscope.bisect.search import NoFault, Outcome, Step, confidence, first_wrong, single_cures
-from hloscope.bisect.subjects.dump import DumpSearch
+from hloscope.bisect.subjects.dump import NOT_THE_FIRST, DumpSearch
 from hloscope.bisect.subjects.xla_names import check_flags, check_name, disabled_in, last_stage, passes_of, runs_of
 from hloscope.core.dumps.directory import open_dump
 from hloscope.core.errors import CompileError, DumpError, HloscopeError
@@ -152,6 +152,9 @@ class XlaSearch:
                     answer.verdict = "allowed-change"
                 more_said = [said, None if fine else fused_products(folder)]
                 answer.evidence.extend(one for one in more_said if one)
+        if self.expected is None:
+            # The first stage's results are what is expected, so that line says the same again.
+            answer.evidence = [said for said in answer.evidence if not said.startswith(NOT_THE_FIRST)]
         answer.evidence.insert(0, f"XLA:CPU differs from what is expected: {first.detail}")
         answer.evidence.append(f"{len(more) + 1} compiles gave the same bits: {confidence(len(more) + 1)}")
         return answer

@@ -189,3 +189,11 @@ def test_commands_are_such_as_xla_s_tools_take(target: str, name: str, said: str
     lines = list(report(answer, Source("m.hlo", "m", "x", target), ["m.hlo"], ["before.hlo", "after.hlo"]))
     assert [line for line in lines if said in line]
     assert sum("hlo-opt" in line for line in lines) == 1
+
+
+def test_the_command_for_a_dump_names_what_is_in_the_bundle() -> None:
+    """The dump stays behind, and a redacted name of a module would pick another one of it."""
+    words = ["bisect", "dump", "--module", "jit_f"]
+    told = list(report(answer(), Source("dump", "jit_f", None, "cpu"), words, ["run.ledger", "inputs.npz"]))
+    assert "- `hloscope bisect run.ledger --args inputs.npz`" in told
+    assert not any("--module" in line for line in told)

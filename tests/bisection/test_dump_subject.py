@@ -641,3 +641,26 @@ def test_of_two_dumps_the_wrong_one_is_named(tmp_path: Path) -> None:
     code, answer = bisect(good, "--against", other)
     assert (code, answer["verdict"]) == (1, "wrong-input"), "two programs"
     assert any(said.startswith("their first stages compute different things") for said in answer["evidence"])
+
+
+def test_a_stage_that_cannot_be_read_ends_no_search_and_is_named(tmp_path: Path) -> None:
+    text = "HloModule m\n\nENTRY e {\n  x = f32[4] parameter(0)\n  ROOT r = f32[4] negate(x)\n}\n"
+    broken = text.replace("negate(x)", "fusion(x), kind=kLoop, calls=gone")
+    for at, stage in enumerate(("before_optimizations", "0001.p.after_dce.before_cse", "cpu_after_optimizations")):
+        (tmp_path / f"module_0001.m.{stage}.txt").write_text(broken if at == 2 else text.replace("r =", f"r{at} ="))
+    out = io.StringIO()
+    with redirect_stdout(out):
+        code = run(["bisect", str(tmp_path), "--json"])
+    answer = json.loads(out.getvalue())
+    assert (code, answer["verdict"], answer["culprits"]) == (1, "cannot-tell", [])
+    assert any("module_0001.m.cpu_after_optimizations.txt" in said and "gone" in said for said in answer["evidence"])
+
+
+def test_a_module_with_which_no_pipeline_can_begin_accuses_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = tmp_path / "late.hlo"
+    late.write_text("HloModule m\n\nENTRY e {\n  x = f32[2,3]{1,0} parameter(0)\n  ROOT r = f32[6]{0} bitcast(x)\n}\n")
+    assert run(["bisect", str(late)]) == 2
+    assert "late.hlo:5: %r is a bitcast" in capsys.readouterr().err
+    assert run(["bisect", str(late), "--passes", "dce"]) == 0

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -16,10 +17,10 @@ import click
 from hloscope.bisect.settings import Ending, Given
 from hloscope.core.cli.opening import module_option, say_notes
 from hloscope.core.cli.output import emit_object, json_option
-from hloscope.core.errors import UnsupportedError, UsageError
+from hloscope.core.errors import EvaluationError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from hloscope.bisect.bundle import Extras
     from hloscope.bisect.probing import Prober
@@ -266,7 +267,8 @@ def _search_core(
     subject = recipe.subject(registry)
     if passes is None and not disabled:
         _refuse_late(subject.module, given)
-    judge = make_oracle(given.oracle, subject.module, given.args_path, given.seed)
+    with _placed(given.data, given.path):
+        judge = make_oracle(given.oracle, subject.module, given.args_path, given.seed)
     with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
         # Elsewhere first: a kill leaves nothing in the way of the next try.
         kept = os.path.join(folder, "run.ledger") if ledger is not None or ending.bundle is not None else None
@@ -284,6 +286,21 @@ def _search_core(
                 Options(passes, pipeline, registry, disabled, plugins), kept,
             )  # fmt: skip
         return _finish(answer, given.source, given.line, ending, extras)
+
+
+@contextmanager
+def _placed(data: bytes, path: str) -> Generator[None]:
+    """Gives an error of the evaluator's the file and the line of the instruction that it names."""
+    from hloscope.core.views.run import find_definition
+
+    try:
+        yield
+    except EvaluationError as error:
+        name: object = getattr(error, "instruction_name", None)
+        place = find_definition(data, name, 0) if isinstance(name, str) else None
+        if place is not None and error.line is None:
+            error.path, error.line = path, place.line + 1
+        raise
 
 
 def _refuse_late(module: HloModule, given: Given) -> None:
@@ -324,7 +341,8 @@ def _search_over(given: Given, over: str, xla_flags: str, probes: Prober, ending
     search = OverSearch(
         module, given.text, given.path, args, versions, expected, _flags(xla_flags), _progress(), probes
     )
-    answer = search.run()
+    with _placed(given.data, given.path):
+        answer = search.run()
     answer.evidence.extend(unused_shardings(given.text))
     extras = Extras(search.flags, True, None, dump_ledger(probes, "whole", ending), release=search.release)
     return _finish(answer, given.source, given.line, ending, extras)
@@ -437,7 +455,8 @@ def _search_xla(
         module, text, given.path, args, expected, _flags(xla_flags), disabled, cures, _progress(), probes,
         timeout or PROBE_SECONDS,
     )  # fmt: skip
-    answer = search.run()
+    with _placed(given.data, given.path):
+        answer = search.run()
     answer.evidence.extend(unused_shardings(text))
     extras = None
     if ending.bundle is not None and answer.fault:
@@ -486,13 +505,15 @@ def _search_flags(
     if [one.shape for one in second.entry.parameters] != [one.shape for one in module.entry.parameters]:
         raise UsageError(f"takes other parameters than {given.path}", path=files[0])
 
-    def computed(one: HloModule) -> tuple[Array, ...]:
-        return tuple(value for value in evaluate(one, args) if not isinstance(value, Token))
+    def computed(one: HloModule, data: bytes, path: str) -> tuple[Array, ...]:
+        with _placed(data, path):
+            return tuple(value for value in evaluate(one, args) if not isinstance(value, Token))
 
-    expected = computed(module)
+    expected = computed(module, given.data, given.path)
     base = tuple(_flags(xla_flags))
     task = XlaTask(given.text, inputs, expected, rules_for(module), base, timeout=timeout or PROBE_SECONDS)
-    other_expected = expected if second is module else computed(second)
+    there = text.encode("utf-8", "surrogateescape")
+    other_expected = expected if second is module else computed(second, there, files[0])
     other = XlaTask(text, inputs, other_expected, rules_for(second), (*base, *flags), timeout=task.timeout)
     options = ReplayOptions(seed=given.seed, workers=1)
     answer = FlagsSearch(task, other, module, second, args, options, _progress(), probes).run()

@@ -664,3 +664,7 @@ def test_a_module_with_which_no_pipeline_can_begin_accuses_nobody(
     assert run(["bisect", str(late)]) == 2
     assert "late.hlo:5: %r is a bitcast" in capsys.readouterr().err
     assert run(["bisect", str(late), "--passes", "dce"]) == 0
+    late.write_text("HloModule m\n\nENTRY e {\n  x = f32[6,5] parameter(0)\n  ROOT r = f32[29] reshape(x)\n}\n")
+    for more in (["--engine", "xla"], ["--against=--xla_a=1"]):
+        assert run(["bisect", str(late), *more]) == 2
+        assert "late.hlo:5: %r (reshape)" in capsys.readouterr().err

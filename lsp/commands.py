@@ -21,6 +21,8 @@ from hloscope.lsp.companion import ask, run_child
 from hloscope.lsp.features.stages import DumpPlace, dump_of, from_here, local_path, row_of
 
 _CHANGE = re.compile(r"  [+\-~>] %?([\w.\-]+)")
+_BAR = re.compile(r"[^\S\n]*[\u2500-\u257f\u2580-\u259f]{2}.*$")
+"""What a terminal shows of how far a command is."""
 _FILE_CHARACTERS = re.compile(r"[^\w.\-]+")
 
 
@@ -77,6 +79,10 @@ class LongCommand:
     """The setting that holds more arguments."""
     part: Callable[[str, tuple[str, ...]], str] | None = None
     """What of the answer is shown where instructions are named."""
+
+    def titled(self, names: tuple[str, ...]) -> str:
+        """The title with the instructions named, as far as they are."""
+        return self.title.format(*names, *["…"] * max(0, self.names - len(names)))
 
 
 def _other_stage(subject: Subject) -> list[str]:
@@ -154,15 +160,14 @@ def subject_of(uri: str, names: tuple[str, ...], text: str | None, *, alone: boo
 
     `alone` takes the file itself even where it is in a dump. Raises UsageError for what is neither open nor on disk.
     """
+    path, place = local_path(uri), None if alone else dump_of(uri)
+    if text is None and place is None and (path is None or not os.path.isfile(path)):
+        raise UsageError(f"{uri} is neither open nor a file here" if uri else "no file is named")
     scratch = tempfile.mkdtemp(prefix="hloscope-")
-    place = None if alone else dump_of(uri)
     if place is not None:
         return Subject(uri, place.folder, place, names, scratch)
-    path = local_path(uri)
     if text is None:
-        if path is None or not os.path.isfile(path):
-            raise UsageError(f"{uri} is neither open nor a file here")
-        return Subject(uri, path, None, names, scratch)
+        return Subject(uri, path or "", None, names, scratch)
     name = os.path.basename(path) if path is not None else "text.hlo"
     copy = os.path.join(scratch, name)
     Path(copy).write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
@@ -196,7 +201,13 @@ async def run_long(
     subject = await prepared(command, subject)
     arguments = [*command.arguments(subject), *options]
     process = [sys.executable, "-m", "hloscope.core.cli.main", *arguments]
-    code, out, err = await run_child(process, command.seconds, watch)
+
+    def told(line: str) -> None:
+        # The fault, if it is one, is the answer.
+        if not line.startswith("hloscope: ") and (said := _BAR.sub("", line)):
+            watch(said)
+
+    code, out, err = await run_child(process, command.seconds, told)
     if code not in (0, 1):
         raise UsageError(_last_line(err) or f"hloscope {arguments[0]} ended with {code}")
     notes = "".join(f"{line}\n" for line in err.splitlines() if line.startswith("hloscope: note"))

@@ -91,6 +91,7 @@ class HloServer(LanguageServer):
         self._parent_gone = parent_gone
         self._finish: Callable[[int], None] | None = None
         self._ended = threading.Event()
+        self._shown_folders: list[str] = []
         # pygls marks what it registers, which a bound method does not allow.
         self.feature(types.INITIALIZE)(lambda params: self._initialize(params))
         self.feature(types.INITIALIZED)(lambda params: self._watch_files())
@@ -138,6 +139,8 @@ class HloServer(LanguageServer):
         """The stream is gone."""
         self._ended.set()
         self._checker.close()
+        while self._shown_folders:
+            shutil.rmtree(self._shown_folders.pop(), ignore_errors=True)
 
     def report_server_error(self, error: Exception, source: object) -> None:
         """Errors outside a request go to the log (a box in the editor would help nobody); those of requests are
@@ -277,7 +280,7 @@ class HloServer(LanguageServer):
             words = tuple(str(one).removeprefix("%") for one in names if isinstance(one, str))
             while words and not words[-1]:
                 words = words[:-1]
-            title = command.title.format(*words) if len(words) >= command.names else command.title
+            title = command.titled(words)
             alone = command.about == "here"
 
             async def work(watch: Watch) -> Any:
@@ -298,7 +301,11 @@ class HloServer(LanguageServer):
             async def work(watch: Watch) -> Any:
                 del watch
                 subject = subject_of(str(uri), (), self.documents.text(str(uri)))
-                return self._shown(await apply_remedy(subject, str(copy)))
+                try:
+                    return self._shown(await apply_remedy(subject, str(copy)))
+                except BaseException:
+                    shutil.rmtree(subject.scratch, ignore_errors=True)
+                    raise
 
             title = f"Apply the change that removes the copy %{copy}"
             return await self._with_progress(title, work)
@@ -310,7 +317,11 @@ class HloServer(LanguageServer):
             async def work(watch: Watch) -> Any:
                 del watch
                 subject = subject_of(str(uri), (), self.documents.text(str(uri)), alone=True)
-                return self._shown(await extract(subject, str(computation)))
+                try:
+                    return self._shown(await extract(subject, str(computation)))
+                except BaseException:
+                    shutil.rmtree(subject.scratch, ignore_errors=True)
+                    raise
 
             return await self._with_progress(f"Extract %{computation} to a module of its own", work)
 
@@ -351,7 +362,9 @@ class HloServer(LanguageServer):
         return run
 
     def _shown(self, answer: Answer) -> Any:
-        """Show an answer where the client can, and return it."""
+        """Show an answer where the client can, and return it. Texts go with the server; modules that it made stay."""
+        if answer.path.endswith(".log"):
+            self._shown_folders.append(os.path.dirname(answer.path))
         uri = Path(answer.path).as_uri()
         window = self.client_capabilities.window
         if window is not None and window.show_document is not None and window.show_document.support:
@@ -419,7 +432,13 @@ class HloServer(LanguageServer):
 
             async def answer() -> Any:
                 readings = [await pin.reading() for pin in pins]
-                return await self._work(lambda: feature.answer(readings, params))
+                loop = asyncio.get_running_loop()
+
+                def say(text: str) -> None:
+                    told = types.LogMessageParams(types.MessageType.Info, text)
+                    loop.call_soon_threadsafe(self.window_log_message, told)
+
+                return await self._work(lambda: feature.answer(readings, params, say))
 
             return self._task(feature.name, "the open files", answer, pins)
 

@@ -195,7 +195,8 @@ def _buffers(places: tuple[BufferPlace, ...]) -> list[str]:
     for one in places[:_SHOWN_NAMES]:
         part = f"{one.shape_index} " if one.shape_index != "{}" else ""
         life = f", live in steps {one.live[0]} to {one.live[1]}" if one.live is not None else ""
-        shared = f", in turn with {one.shared_with} other values" if one.shared_with else ""
+        others = f"{one.shared_with} other value" + ("s" if one.shared_with != 1 else "")
+        shared = f", in turn with {others}" if one.shared_with else ""
         at = f"bytes {one.offset:,} to {one.offset + one.size:,}"
         lines.append(f"  {part}allocation {one.allocation} ({one.kind}), {at}{life}{shared}")
     return lines

@@ -368,6 +368,18 @@ def _core_reasons(before: HloModule, backend: str, notes: list[str]) -> _Reasons
 
 
 # ---------------------------------------------------------------- one pair
+def _no_pair(module: HloModule, producer: str, consumer: str, named: tuple[str, str]) -> str:
+    """Why there is no verdict on two instructions, in the names that were asked about and those that they had."""
+    if any(one.name == producer and one.opcode == "parameter" for one in module.instructions()):
+        return f"{named[0]!r} is a parameter: nothing computes it that could be fused into {named[1]!r}"
+    older = [
+        f"{now!r} was {then!r} there" for now, then in zip(named, (producer, consumer), strict=True) if now != then
+    ]
+    return f"{consumer!r} does not read {producer!r} where that is decided" + (
+        f" ({', '.join(older)})" if older else ""
+    )
+
+
 def why_pair(
     run: Run, producer: str, consumer: str, *, target: str | None = None, prove: bool = False, tries: bool = True
 ) -> PairFacts:
@@ -405,7 +417,7 @@ def why_pair(
             if shown is None:
                 made = {name for one in decided.rows for name in (one.producer, one.made, *one.consumers)}
                 if {producer, consumer} <= names | made and not {producer, consumer} <= names:
-                    raise UsageError(f"{consumer!r} does not read {producer!r} where that is decided") from None
+                    raise UsageError(_no_pair(module, producer, consumer, named)) from None
                 raise
             if {producer, consumer} <= names:
                 raise

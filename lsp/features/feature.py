@@ -43,7 +43,8 @@ class WorkspaceFeature:
     """A request about all open texts; always on a worker."""
 
     method: str
-    answer: Callable[[Sequence[Reading], Any], Any]
+    answer: Callable[[Sequence[Reading], Any, Callable[[str], None]], Any]
+    """From the texts, the parameters, and what tells the client's log something, to the result."""
     options: object | None = None
 
     @property

@@ -247,13 +247,18 @@ def in_stage(uri: str, name: str, which: Which) -> types.Location | None:
         ends = {"first": order[-1:], "last": order[-1:]}.get(which, order[:1])
         return next((_location(files[number], 0) for number in ends), None)
     found: Place | None = None
+    texts = _Texts(files)
     try:
-        for found in follow(_Texts(files), order, place.before, name, forth=forth, seconds=_FOLLOW_SECONDS):
+        for found in follow(texts, order, place.before, name, forth=forth, seconds=_FOLLOW_SECONDS):
             if which in ("previous", "next"):
                 break
-    except OSError:
+        if found is None:
+            return None
+        line = texts(found.stage).split(b"\n", found.line + 1)[found.line]
+    except (OSError, IndexError):
         return None
-    return None if found is None else _location(files[found.stage], found.line)
+    # Names are ASCII and so is what stands before them: a byte is a unit in every encoding.
+    return _location(files[found.stage], found.line, max(0, line.find(found.name.encode())), len(found.name))
 
 
 class _Texts:
@@ -273,9 +278,9 @@ class _Texts:
         return found
 
 
-def _location(file: str, line: int) -> types.Location:
-    start = types.Position(line, 0)
-    return types.Location(Path(os.path.abspath(file)).as_uri(), types.Range(start, start))
+def _location(file: str, line: int, column: int = 0, width: int = 0) -> types.Location:
+    where = types.Range(types.Position(line, column), types.Position(line, column + width))
+    return types.Location(Path(os.path.abspath(file)).as_uri(), where)
 
 
 def fusions_of(uri: str, name: str) -> list[tuple[str, types.Location]]:
@@ -303,7 +308,11 @@ def fusions_of(uri: str, name: str) -> list[tuple[str, types.Location]]:
     except OSError:
         return []
     fusions = dict.fromkeys(one for k in among if (one := _fusion(last, k)) is not None)
-    return [(last.name(one), _location(files[-1] if files else path, last.line(one))) for one in fusions]
+    out: list[tuple[str, types.Location]] = []
+    for one in fusions:
+        line, column = last.position(last.name_span(one)[0])
+        out.append((last.name(one), _location(files[-1] if files else path, line, column, len(last.name(one)))))
+    return out
 
 
 def _fusion(index: ModuleIndex, i: int) -> int | None:

@@ -1,7 +1,7 @@
 """Symbol search over all open HLO texts, and over the other stages of the dumps that they are in.
 
 Computations of open texts come first, then their instructions, then the stages on disk, nearest first: these are
-searched as bytes, for a while.
+searched as bytes, for a while. The protocol has no word for an answer that is not whole: the client's log says it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from lsprotocol import types
 
@@ -20,29 +20,35 @@ from hloscope.lsp.features.stages import other_stages
 _SHORTEST = 2
 """Letters from which on files on disk are searched."""
 _SECONDS = 1.0
-_MOST = 500
+MOST = 2_000
 """Symbols in one answer; whoever looks for one types another letter."""
 
 
 def workspace_symbols(
-    readings: Sequence[Reading], params: types.WorkspaceSymbolParams
+    readings: Sequence[Reading], params: types.WorkspaceSymbolParams, say: Callable[[str], None]
 ) -> list[types.SymbolInformation]:
-    """Names that hold the query, in any case."""
+    """Names that hold the query, in any case; `say` is told where there are more."""
     query = params.query.strip().removeprefix("%").lower()
     out: list[types.SymbolInformation] = []
     for found in (_computations, _instructions):
         for reading in readings:
             for symbol in found(reading, query):
-                out.append(symbol)
-                if len(out) == _MOST:
+                if len(out) == MOST:
+                    say(f"{params.query!r}: the first {MOST:,} symbols of the open files; there are more")
                     return out
+                out.append(symbol)
     if len(query) >= _SHORTEST:
         open_already = {reading.uri for reading in readings}
         deadline = time.monotonic() + _SECONDS
         for symbol in _on_disk(readings, query, open_already, deadline):
+            if len(out) == MOST:
+                say(
+                    f"{params.query!r}: the first {MOST:,} symbols, the stages nearest to the open ones; there are more"
+                )
+                return out
             out.append(symbol)
-            if len(out) == _MOST:
-                break
+        if time.monotonic() > deadline:
+            say(f"{params.query!r}: the symbols of the nearest stages; not all were searched in {_SECONDS:g} s")
     return out
 
 

@@ -377,7 +377,12 @@ def test_the_same_instruction_is_found_in_other_stages(advised: Any, tmp_path: P
     def go(command: str, name: str) -> tuple[str, int] | None:
         params = {"command": f"hloscope.{command}", "arguments": [files[1], name, 0]}
         found = advised.request("workspace/executeCommand", params)
-        return None if found is None else (found["uri"], found["range"]["start"]["line"])
+        if found is None:
+            return None
+        at, end = found["range"]["start"], found["range"]["end"]
+        line = texts[found["uri"].rpartition("/")[2]].split("\n")[at["line"]]
+        assert not name or line.lstrip().startswith(f"%{line[at['character'] : end['character']]} = ")
+        return found["uri"], at["line"]
 
     assert go("nextStage", "back") == (files[2], line_of("%back = "))
     # Where a pass has renamed it, too.
@@ -418,6 +423,7 @@ def test_an_instruction_that_ended_up_in_several_fusions_is_offered_in_each(advi
     assert [one["title"] for one in asked["actions"]] == ["%f", "%g"]
     # This client chooses none.
     assert [one["range"]["start"]["line"] for one in found] == [14, 15]
+    assert found[0]["range"] == {"start": {"line": 14, "character": 3}, "end": {"line": 14, "character": 4}}
     params["arguments"] = [last.as_uri(), "cos.8"]
     assert advised.request("workspace/executeCommand", params)["range"]["start"]["line"] == 15
     # Back from each copy to the one that was copied.

@@ -65,6 +65,11 @@ def test_symbols_of_the_other_stages(shared: Any, root: Path, tmp_path: Path) ->
     assert found["location"]["uri"] == first.as_uri() and found["name"] == "only_here.7"
     where = {"start": {"line": 3, "character": 7}, "end": {"line": 3, "character": 18}}
     assert found["location"]["range"] == where
+    many = "".join(f"  found_often.{k} = f32[] constant(1)\n" for k in range(2_001))
+    first.write_text(f"HloModule jit_layout_heavy\n\nENTRY main {{\n{many}}}\n")
+    assert len(client.request("workspace/symbol", {"query": "found_often"})) == 2_000
+    told = [one["params"]["message"] for one in client.messages if one.get("method") == "window/logMessage"]
+    assert "there are more" in told[-1] and "'found_often'" in told[-1]
 
 
 def test_range_formatting_leaves_strings_alone(shared: Any) -> None:

@@ -268,6 +268,9 @@ def test_one_that_does_not_read_the_other_is_no_pair_after_fusion_either(fixture
             why_pair(run, late.consumers[0], late.producer, tries=False)
         with pytest.raises(UsageError, match="no instruction"):
             why_pair(run, late.producer, "nowhere", tries=False)
+        given = load_module(run.stage_text(-1)).entry.parameters[0].name
+        with pytest.raises(UsageError, match=f"^'{given}' is a parameter: nothing computes it"):
+            why_pair(run, given, late.producer, tries=False)
 
 
 def test_a_decision_of_ours_names_its_pass(tmp_path: Path) -> None:

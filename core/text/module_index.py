@@ -400,6 +400,10 @@ class ModuleIndex:
         at = int(line[1]) if line is not None else 0
         return (Frame(unquote(file[1]), "", at, 0, at, 0),)
 
+    def __getstate__(self) -> dict[str, object]:
+        # Another process has other hashes of strings.
+        return {key: value for key, value in self.__dict__.items() if key != "_name_hashes"}
+
     # ---- finding
     @cached_property
     def _name_hashes(self) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -220,6 +221,16 @@ def test_more_findings() -> None:
     assert [d.code for d in bom.diagnostics] == ["byte-order-mark"] and bom.module_name == "m"
     open_ended = index("HloModule m\nf {\n  a = f32[] parameter(0)\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n")
     assert [d.code for d in open_ended.diagnostics] == ["unclosed"] and open_ended.computation_count == 2
+
+
+def test_another_process_finds_names_too() -> None:
+    """Every process has hashes of strings of its own."""
+    index = ModuleIndex.from_text(FILES[0].read_text())
+    name = index.name(index.instruction_count - 1)
+    known = index.find_all(name)
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).find_all(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", code, name], input=pickle.dumps(index), capture_output=True, check=True)
+    assert known and done.stdout.decode().strip() == str(known)
 
 
 def test_each_use_of_an_unknown_name_is_told_where_it_stands() -> None:

@@ -206,9 +206,10 @@ def _check_map(site: Site, spec: Spec, title: str, array: tuple[int, ...] | None
         given, required = len(site.grid) + site.prefetch, len(taken) - len(arguments.defaults)
         if not required <= given <= len(taken):
             extra = f" and {site.prefetch} prefetched operands" if site.prefetch else ""
+            plural = "" if len(taken) == 1 else "s"
             yield finding(
                 "trace-refused",
-                f"the index map of {title} takes {len(taken)} arguments, and the grid has"
+                f"the index map of {title} takes {len(taken)} argument{plural}, and the grid has"
                 f" {len(site.grid)} dimensions{extra}",
                 place,
             )

@@ -65,8 +65,9 @@ def signature_help(reading: Reading, params: types.SignatureHelpParams) -> types
     if operands and operands[-1].endswith("…"):
         active = min(active, len(operands) - 1)
     if closed_at >= 0:
-        written = re.findall(r"([A-Za-z_][\w\-]*)=", inside[closed_at:])
-        active = len(operands) + keys.index(written[-1]) if written and written[-1] in keys else len(operands)
+        # What stands within an attribute's braces (op_name=) is that attribute.
+        written = [one for one in re.findall(r"([A-Za-z_][\w\-]*)=", inside[closed_at:]) if one in keys]
+        active = len(operands) + keys.index(written[-1]) if written else len(operands)
     return types.SignatureHelp([_signature(known, operands, keys)], active_signature=0, active_parameter=active)
 
 

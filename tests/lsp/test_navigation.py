@@ -49,6 +49,7 @@ def test_signature_help_marks_what_is_typed(shared: Any) -> None:
     assert marked("  %d = f32[4,4]{1,0} dot(%a, ") == "rhs"
     assert marked("  %d = f32[4,4]{1,0} dot(%é, %b), lhs_contracting_dims=").startswith("lhs_contracting_dims")
     assert marked("  %d = (f32[4], f32[]) tuple(%a, %b, ") == "operands…"
+    assert marked('  %d = f32[4] negate(%a), metadata={op_name="').startswith("metadata")
     client.change(uri, 3, {"text": "ENTRY %main {\n  %d = \n"})
     assert client.at("signatureHelp", uri, 1, 7) is None
 

@@ -335,6 +335,10 @@ async def test_the_graph_grows_goes_inside_and_is_written(tmp_path: Path) -> Non
         assert "reverse" in lines(pilot, "#canvas") and "copy_reverse_fusion" not in lines(pilot, "#canvas")
         await press(pilot, "b")
         assert "copy_reverse_fusion" in lines(pilot, "#canvas")
+        await ask(pilot, "i", "transpose.6")
+        assert "graph › stage 18 › transpose.6" in status(pilot) and "drawn as of stage 18" in status(pilot)
+        await ask(pilot, "i", "nosuch")
+        assert "no instruction 'nosuch'" in status(pilot)
 
 
 async def test_the_schedule_says_what_a_step_waits_for_and_shows_thunks() -> None:

@@ -90,6 +90,8 @@ a fusion, loop or call is one node; z goes inside, and from a parameter of the i
         self._stage = len(run.outline) - 1
         self._index: ModuleIndex | None = None
         self._name = ""
+        self._told = ""
+        """What is said when the stage that was asked for is drawn."""
         self._drawn_nodes: dict[int, None] = {}
         self._here = -1
         self._drawing: Drawing | None = None
@@ -116,16 +118,18 @@ a fusion, loop or call is one node; z goes inside, and from a parameter of the i
         return index
 
     def _put(self, index: ModuleIndex) -> None:
-        self.say("")
+        told, self._told = self._told, ""
         self._index = index
-        start = index.find(self._name) if self._name else None
-        if start is None and self._name:
-            self.say(f"stage {self._stage} has no {self._name}")
-            self._ask_where(self._stage, self._name)
+        name = self._name
+        start = index.find(name) if name else None
+        if start is None and name:
+            told = f"stage {self._stage} has no {name}"
+            self._ask_where(self._stage, name)
         if start is None:
             entry = index.entry
             start = entry.root if entry is not None else -1
         self._begin(start)
+        self.say(told)
 
     def _ask_where(self, stage: int | None, name: str) -> None:
         """Which stages have an instruction that this one has not."""
@@ -141,8 +145,12 @@ a fusion, loop or call is one node; z goes inside, and from a parameter of the i
                 self.say(f"stage {stage} has no {name}: {other} does its work in {last.inside or 'its place'}")
                 return
             now = f", later {other} does its work" if other else ""
+            known = facts.instruction.removeprefix("ROOT ").partition(" = ")[0].removeprefix("%")
+            if stage is None or stage != self._stage or (facts.stage, known) == (stage, name):
+                return
             span = f"stages {facts.first_stage:,} to {facts.last_stage:,} have it"
-            self.say(f"stage {stage} has no {name}: {span}{now}")
+            self._told = f"stage {stage} has no {name}: {span}{now}; drawn as of stage {facts.stage:,}"
+            self.dashboard.go(Place(self.NAME, facts.stage, "", known))
 
         self.ask_core(lambda work: self.run.why(name, cancelled=work.cancelled), put, group="where")
 

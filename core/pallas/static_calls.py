@@ -187,9 +187,10 @@ class _Reader:
         facts = KernelFacts(
             tuple(
                 Access(
-                    "write", RefId(inputs + position, one.name, one.ref), None, store, None, always, 0, False, 0
+                    # By its number among all outputs: earlier ones may be left out.
+                    "write", RefId(inputs + one.number, one.name, one.ref), None, store, None, always, 0, False, 0
                 )
-                for position, one in enumerate(operands[inputs:])
+                for one in operands[inputs:]
             ),
             (),
         )  # fmt: skip

@@ -240,6 +240,20 @@ def test_no_finding_where_the_text_does_not_say_all(fault: str, what: str) -> No
         assert {one[0] for one in findings(text, target)} <= {"unsupported"}, text
 
 
+def test_an_output_of_unknown_shape_shifts_no_other() -> None:
+    call = """
+def f(x):
+    spec = pl.BlockSpec((8, 128), lambda i: ({map}, 0))
+    return pl.pallas_call(
+        kernel, grid=(2,), in_specs=[spec], out_specs=[spec, spec, spec],
+        out_shape=[S(x.shape, "float32"), S((16, 128), "float32"), S((16, 128), "float32")]{more})(x)
+""".replace("S(", "jax.ShapeDtypeStruct(")
+    assert findings(call.format(map="i", more="")) == []
+    parallel = ', compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",))'
+    raced = [one[0] for one in findings(call.format(map="0", more=parallel))]
+    assert (raced.count("parallel-write-race"), raced.count("output-never-written")) == (3, 2)
+
+
 def test_a_call_that_has_a_name_is_tied_to_what_it_is_given() -> None:
     text = """
 def f(x=jax.ShapeDtypeStruct((32, 128), "float32"), y=jax.ShapeDtypeStruct((64, 128), "float32"), z=()):

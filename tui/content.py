@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from hloscope.core.views.narrowed import told_range
 from hloscope.tui.highlight import Piece, differing, pieces, wrapped
 from hloscope.tui.show import names
 
@@ -276,9 +277,8 @@ def why_lines(facts: WhyFacts) -> list[Line]:
 
 
 def _among(step: HistoryStep) -> str:
-    """The passes that a dump of some passes leaves in doubt; empty where it was the row's own."""
-    first, _, last = (step.among or "").partition(" … ")
-    return f"a pass between {first} and {last}, which was not dumped" if step.among else ""
+    """The passes that are in doubt; empty where it was the row's own."""
+    return told_range(step.among, step.unread) if step.among else ""
 
 
 def _life(facts: WhyFacts) -> list[Line]:

@@ -26,7 +26,7 @@ def command(path: str, module: str | None, table: TableOptions) -> None:
     the one before; "unannounced" names the passes in which a change lies that none of them reported, or that were not
     dumped; that it was scheduled, or that frontend_attributes of the header differ, is "changed" alone: the program
     stays the same. A snapshot that breaks off ("fault") says nothing: the row after it is compared with the last whole
-    one.
+    one, and "unread" names the passes any of which may have made that change.
     """
     with opened(path, module) as run:
         said = len(run.notes)
@@ -45,6 +45,7 @@ def command(path: str, module: str | None, table: TableOptions) -> None:
             Column("ns", show=show_ns, hidden=all(row.ns is None for row in rows)),
             Column("fuel_used", title="fuel", hidden=all(row.fuel_used is None for row in rows)),
             Column("unannounced", hidden=narrow or all(row.unannounced is None for row in rows)),
+            Column("unread", hidden=narrow or all(row.unread is None for row in rows)),
             Column("fault", hidden=all(row.fault is None for row in rows)),
             Column("file", hidden=True),
             Column("next_pass", hidden=True),
@@ -63,6 +64,10 @@ def _say_unannounced(rows: list[PassRow], pattern: str | None) -> None:
         print(f"\nChanges by passes in between ({only_some(pattern)}):")
     for row in found:
         print(f"  {row.index:>4}  in {row.unannounced}")
+    if blurred := [row for row in rows if row.unread is not None]:
+        print("\nChanges by any of several passes, as a text between was not readable:")
+        for row in blurred:
+            print(f"  {row.index:>4}  in {row.unread}")
 
 
 def _rows(rows: list[PassRow]) -> Iterator[dict[str, object]]:
@@ -80,6 +85,7 @@ def _rows(rows: list[PassRow]) -> Iterator[dict[str, object]]:
             "unannounced": row.unannounced,
             "next_pass": row.next_pass,
             "fuel_used": row.fuel_used,
+            "unread": row.unread,
             "fault": row.fault,
         }
 

@@ -16,6 +16,7 @@ from hloscope.core.layout.explain import LayoutChain
 from hloscope.core.views.copies import CopyRow, cause_of_copy
 from hloscope.core.views.data import BufferPlace, EventRow, HistoryStep, WhyFacts
 from hloscope.core.views.fusion import FusionRow
+from hloscope.core.views.narrowed import told_range
 from hloscope.core.views.why import part_changes
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def _step(step: HistoryStep) -> dict[str, object]:
         "after": step.after,
         "replaced_by": step.replaced_by,
         "among": step.among,
+        "unread": step.unread,
         "other": step.other,
         "inside": step.inside,
     }
@@ -215,8 +217,7 @@ def _layouts(chain: LayoutChain) -> list[str]:
 def _history(step: HistoryStep) -> list[str]:
     where = f"[{step.index}] " + (f"{step.pipeline}/{step.pass_name}" if step.pipeline else step.pass_name)
     if step.among is not None:
-        first, _, last = step.among.partition(" … ")
-        where = f"[{step.index}] by a pass between {first} and {last}, which was not dumped"
+        where = f"[{step.index}] by {told_range(step.among, step.unread)}"
     if step.what == "present":
         return [f"{where}: there from the start" + (f" as {step.name}" if step.name else "")]
     if step.what == "appeared":

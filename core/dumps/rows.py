@@ -152,9 +152,12 @@ def timeline(
     every_change = every_change_dumped(module)
     stages = {stage.path.rsplit("/", 1)[-1]: stage for stage in module.stages}
     last: StageReading | None = None
+    unread = False  # whether the snapshot before was not readable: then its own file announced what is seen after it
     source = readings if readings is not None else read_stages(module)
     for index, (run, reading) in enumerate(_merged(source, runs, stages)):
-        yield _row(index, run, reading, last, every_change)
+        yield _row(index, run, reading, last, every_change, unread)
+        if reading is not None:
+            unread = reading.fault is not None or not reading.digest
         if reading is not None and reading.digest and (reading.fault is None or last is None):
             last = reading
 
@@ -167,7 +170,12 @@ def every_change_dumped(module: Module) -> bool:
 
 
 def _row(
-    index: int, run: PassRun | None, reading: StageReading | None, last: StageReading | None, every_change: bool
+    index: int,
+    run: PassRun | None,
+    reading: StageReading | None,
+    last: StageReading | None,
+    every_change: bool,
+    after_unread: bool,
 ) -> TimelineRow:
     before = last.instructions if last is not None else (reading.instructions if reading is not None else 0)
     start_us, ns, pass_id = (run.start_us, run.ns, run.pass_id) if run is not None else (None, None, None)
@@ -191,7 +199,7 @@ def _row(
     if changed and last is not None:
         told = run is not None and run.changed is True
         announced = told or is_announced(last.stage, stage, every_change)
-        if not announced and reading.fault is None and not _same_program(last, reading):
+        if not announced and not after_unread and reading.fault is None and not _same_program(last, reading):
             unannounced = " … ".join(change_range(last.stage, stage))
     return TimelineRow(
         index, stage.pipeline, stage.pass_name, stage.next_pass, changed, announced, unannounced, before,

@@ -38,6 +38,7 @@ from hloscope.core.layout.times import RunCounts
 from hloscope.core.passes.context import PassContext
 from hloscope.core.views.copies_words import HOST, copied_shape, is_aliasing, memory_space, told
 from hloscope.core.views.data import SourceFrame
+from hloscope.core.views.narrowed import dumped_passes, told_range, unread_passes, unread_range
 from hloscope.core.views.real_compile import RunCompile
 from hloscope.core.views.real_target import real_target
 from hloscope.core.views.stages import Cancelled, Progress, check
@@ -242,7 +243,7 @@ class _Answer:
         by_row: dict[int, list[_Found]] = {}
         last = len(self._run) - 1
         for one in found:
-            made_by_layout = self._kind(one.first)[0] == "layout"
+            made_by_layout = self._kind(one.first)[0] == "layout" or PASS in unread_passes(self._run, one.first)
             if self._every or made_by_layout or one.last == last:
                 by_row.setdefault(one.first, []).append(one)
         rows: list[CopyRow] = []
@@ -253,11 +254,10 @@ class _Answer:
 
     def _counted(self, rows: list[CopyRow]) -> list[CopyRow]:
         """Runs of those whose own stage does not tell, as the last stage has it: a trip count may be known by then."""
-        last = len(self._run) - 1
         names = {row.also[-1] if row.also else row.copy for row in rows if row.times is None and row.gone is None}
         if not names:
             return rows
-        module = self._compile.module(last)
+        module = self._compile.module(self._run.whole_before(len(self._run)))
         counts = RunCounts(module)
         times = {one.name: counts.of(one.parent) for one in module.instructions() if one.name in names}
         return [
@@ -275,7 +275,7 @@ class _Answer:
         snapshot: int | None = None
         for index, row in enumerate(self._run.outline):
             check(self._cancelled)
-            if row.snapshot != snapshot:
+            if (row.own_snapshot or snapshot is None) and self._run.fault(index) is None:
                 snapshot = row.snapshot
                 here = {
                     one["name"].decode("utf-8", "replace"): (one["shape"], one["metadata"] or b"")
@@ -311,7 +311,7 @@ class _Answer:
         counts = Counter(one.signature for one in gone.values())
         found: dict[str, str] = {}
         for name, one in gone.items():
-            place = self._run.definition(index - 1, name) if counts[one.signature] > 1 else None
+            place = self._run.definition(self._run.whole_before(index), name) if counts[one.signature] > 1 else None
             took = taken_into(self._run, index, place) if place is not None else None
             if took is not None:
                 found[took[0]] = name
@@ -324,6 +324,8 @@ class _Answer:
         if row == 0:
             return "program", "the program has it"
         stage = self._run.outline[row]
+        if (among := unread_range(self._run, row, dumped_passes(self._run))) is not None:
+            return "other", f"{told_range(among, unread_passes(self._run, row))} made it"
         where = f"{stage.pipeline}/{stage.pass_name}"
         for pattern, kind, words in _KIND_PATTERNS:
             if pattern.search(where):
@@ -496,7 +498,7 @@ class _Answer:
     def _inside(self, found: _Found) -> str | None:
         """The fusion whose body computes a copy on the way in the last stage; None where it stands by itself, too in a
         fusion that does nothing but copy."""
-        index = self._run.stage_index(-1)
+        index = self._run.stage_index(self._run.whole_before(len(self._run)))
         at = index.find(found.also[-1] if found.also else found.name)
         if at is None:
             return None

@@ -68,6 +68,8 @@ class PassRow:
     """Gated rewrites that this pass applied; None for a compiler that does not say."""
     fault: str | None = None
     """What is wrong with the snapshot's text, so that it says nothing about the pass; None for a whole one."""
+    unread: str | None = None
+    """``A … B``: the passes any of which may have made the change, as the texts between were not readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +268,10 @@ class HistoryStep:
     replaced_by: tuple[str, ...] = ()
     """For ``removed``: the instructions that its users read after the pass, as far as they kept their names."""
     among: str | None = None
-    """``A … B``: the passes any of which may have done it, where a dump of some passes only does not tell which."""
+    """``A … B``: the passes any of which may have done it, where a dump of some passes only does not tell which, or a
+    text between was not readable."""
+    unread: tuple[str, ...] = ()
+    """The passes of that range after which the text was not readable."""
     other: str | None = None
     """For ``removed``: the instruction inside a fusion that computes the same in its place; for ``appeared``: the one
     in whose place it is computed inside a fusion."""

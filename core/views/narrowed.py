@@ -1,4 +1,4 @@
-"""Dumps of some passes only: what a stage shows there may be the work of passes that were not dumped."""
+"""Whose work a stage shows: where passes were not dumped, or a text is not readable, it may be that of several."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import HloscopeError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hloscope.core.views.run import Run
     from hloscope.core.views.stages import StageRow
 
@@ -61,6 +63,8 @@ def among(run: Run, index: int, pattern: str | None) -> str | None:
     `pattern` is what `dumped_passes` says.
     """
     row = run.outline[index]
+    if (blurred := unread_range(run, index, pattern)) is not None:
+        return blurred
     if row.unannounced is not None:
         return row.unannounced
     if not index or not row.own_snapshot:
@@ -74,7 +78,49 @@ def among(run: Run, index: int, pattern: str | None) -> str | None:
         return None
     first = last.next_pass or last.pass_name
     first = f"{last.pipeline}/{_END}" if first == _END else first
-    return f"{first} … {f'{row.pipeline}/' if row.pass_name == _START else ''}{row.pass_name}"
+    return f"{first} … {_end(row)}"
+
+
+def unread_range(run: Run, index: int, pattern: str | None) -> str | None:
+    """``A … B`` for the first stage after texts that are not readable; None for any other."""
+    unread = unread_passes(run, index)
+    if not unread:
+        return None
+    # Where every pass was dumped, those between the last readable text and the first other one changed nothing.
+    begin = run.outline[run.whole_before(index)].next_pass if pattern is not None else None
+    return f"{begin or unread[0]} … {_end(run.outline[index])}"
+
+
+def _end(row: StageRow) -> str:
+    """The last pass of a range; the start of a pipeline is told with the pipeline."""
+    return f"{row.pipeline}/{_START}" if row.pass_name == _START else row.pass_name
+
+
+def unread_before(run: Run, index: int) -> list[int]:
+    """The stages right before one whose texts are not readable."""
+    found: list[int] = []
+    for earlier in range(index - 1, -1, -1):
+        if run.fault(earlier) is not None:
+            found.insert(0, earlier)
+        elif run.outline[earlier].own_snapshot:
+            break
+    return found
+
+
+def unread_passes(run: Run, index: int) -> tuple[str, ...]:
+    """The passes after which no text is readable, so that what they did is first seen in a stage; none for a stage that
+    is not readable either."""
+    unread = unread_before(run, index)
+    return tuple(run.outline[one].pass_name for one in unread) if unread and run.fault(index) is None else ()
+
+
+def told_range(among: str, unread: Sequence[str] = ()) -> str:
+    """``A … B`` in words, with what keeps from telling which pass it was."""
+    first, _, last = among.partition(" … ")
+    if not unread:
+        return f"a pass between {first} and {last}, which was not dumped"
+    names = f"{unread[0]} and {len(unread) - 1} more" if len(unread) > 1 else unread[0]
+    return f"a pass between {first} and {last} (the text after {names} was not readable)"
 
 
 def _follows(last: StageRow, row: StageRow) -> bool:

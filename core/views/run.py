@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from hloscope.core.errors import UsageError
+from hloscope.core.errors import HloscopeError, UsageError
 from hloscope.core.views.data import EventRow, ModuleRow, PassRow, Place, Source, StageDiff, Summary, WhyFacts
+from hloscope.core.views.narrowed import dumped_passes, unread_before, unread_range
 from hloscope.core.views.stages import (
     ByteBoundCache,
     Cancelled,
@@ -94,6 +95,7 @@ class Run:
         self._rows: Sequence[StageRow] | None = None
         self._passes: list[PassRow] | None = None
         self._content: dict[int, _Content] = {}
+        self._faults: dict[int, str | None] = {}
         self._known: dict[bytes, _Content] = {}
         self._lock = RLock()
         self._comparing = RLock()
@@ -182,7 +184,18 @@ class Run:
                 rows.append(_pass_row(index, row, after if before is None else before, after))
                 before = after
             self._rows, self._passes = known, rows
+            for at in {row.index + 1 for row in rows if row.fault is not None}:
+                self._mark_unread(at)
         return self._passes
+
+    def _mark_unread(self, index: int) -> None:
+        """Tells the first readable stage from `index` on that what it shows may be the work of the passes before."""
+        assert self._passes is not None
+        while index < len(self._passes) and (self.fault(index) is not None or not self.outline[index].own_snapshot):
+            index += 1
+        if index < len(self._passes) and self._passes[index].changed:
+            among = unread_range(self, index, dumped_passes(self))
+            self._passes[index] = replace(self._passes[index], unread=among)
 
     def resolve(self, index: int) -> int:
         """A stage number as the user means it (negative counts from the end). Raises UsageError past the ends."""
@@ -196,6 +209,26 @@ class Run:
         return Stage(self, self.resolve(index))
 
     # ---------------------------------------------------------------- stages
+    def fault(self, index: int) -> str | None:
+        """Why the text of a stage is not readable as a whole; None where it is. Reads that stage at most."""
+        row = self.outline[index]
+        if row.fault is not None or self._passes is not None or self.source.kind != "dump" or not row.own_snapshot:
+            return row.fault
+        if row.snapshot not in self._faults:
+            from hloscope.core.dumps.facts import broken
+
+            try:
+                self._faults[row.snapshot] = broken(self._bytes(row.snapshot))
+            except HloscopeError as error:
+                self._faults[row.snapshot] = error.message
+        return self._faults[row.snapshot]
+
+    def whole_before(self, index: int) -> int:
+        """The stage that a row is compared with: that before it, unless its text is not readable; then the last one
+        that is. 0 where there is none."""
+        unread = unread_before(self, index)
+        return max(0, (unread[0] if unread else index) - 1)
+
     def stage_bytes(self, index: int) -> bytes:
         """The text after a row, as UTF-8."""
         return self._bytes(self.outline[self.resolve(index)].snapshot)
@@ -253,10 +286,11 @@ class Run:
     def diff(self, index: int, to: int | None = None, *, cancelled: Cancelled | None = None) -> StageDiff:
         """What row `index` changed; with `to`, what changed from stage `index` to stage `to`.
 
-        The first row has nothing before it: its diff is empty.
+        Where the stage before is not readable, what a row changed is told from the last one that is. The first row has
+        nothing before it: its diff is empty.
         """
         last = self.resolve(index if to is None else to)
-        first = max(0, last - 1) if to is None else self.resolve(index)
+        first = self.whole_before(last) if to is None else self.resolve(index)
         key = (self.stage_digest(first), self.stage_digest(last), first, last)
         found = self._diffs.get(key)
         if found is None:
@@ -290,6 +324,8 @@ class Run:
         last_digest: bytes | None = None
         for index in range(len(self)):
             check(cancelled)
+            if self.fault(index) is not None:
+                continue
             digest = self.stage_digest(index)
             found = previous if digest == last_digest else self.definition(index, name)
             if found is not None and previous is not None and same_line(previous.text, found.text):

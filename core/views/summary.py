@@ -84,8 +84,8 @@ def _notable(rows: list[PassRow], pattern: str | None) -> list[Notable]:
         if (delta > 0) == (row is grown) and delta:
             change = f"{row.instructions_before:,} → {row.instructions_after:,}"
             where = _label(row)
-            if row.unannounced is not None:
-                where = f"between {row.unannounced}"
+            if (among := row.unannounced or row.unread) is not None:
+                where = f"between {among}"
                 change += ", by any of these passes"
             found.append(Notable(f"{word}: {where}", change, row.index))
     timed = [row for row in own_times(rows) if row.ns and row.pipeline]

@@ -23,7 +23,7 @@ _ALIKE = 200
 
 def replaced_by(run: Run, index: int, gone: Place) -> tuple[str, ...]:
     """What the users of an instruction that row `index` removed read in its place, as far as they kept their names."""
-    stage = run.stage_index(index - 1)
+    stage = run.stage_index(run.whole_before(index))
     at = stage.instruction_at(gone.start)
     found: dict[str, None] = {}
     for user in stage.users(at) if at is not None else ():
@@ -63,13 +63,13 @@ def taken_from(run: Run, index: int, new: Place, cancelled: Cancelled | None = N
     if at is None or not any(stage.opcode(one) == "fusion" for one in stage.callers(stage.computation_of(at))):
         return None
     line = read_line(new.text)
-    before = run.stage_index(index - 1)
+    before = run.stage_index(run.whole_before(index))
     tried = 0
     for change in run.diff(index, cancelled=cancelled).removed:
         was = before.find(change.name)
         if was is None or before.opcode(was) != line.opcode or read_line(before.text(was)).shape != line.shape:
             continue
-        place = run.definition(index - 1, change.name)
+        place = run.definition(run.whole_before(index), change.name)
         check(cancelled)
         took = taken_into(run, index, place) if place is not None else None
         if took is not None and took[0] == new.name:

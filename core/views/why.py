@@ -15,7 +15,7 @@ from hloscope.core.hlo.shape import Shape
 from hloscope.core.text.instruction_text import InstructionText, scan_instruction
 from hloscope.core.views.config_keys import CONFIG, changed_keys, same_config
 from hloscope.core.views.data import HistoryStep, Place, SourceFrame, WhyFacts
-from hloscope.core.views.narrowed import among, dumped_passes
+from hloscope.core.views.narrowed import among, dumped_passes, told_range, unread_passes
 from hloscope.core.views.stages import Cancelled, Progress, check
 
 if TYPE_CHECKING:
@@ -191,8 +191,7 @@ def earlier_names(run: Run, name: str, *, cancelled: Cancelled | None = None) ->
     first = steps[-1]
     where = f"{first.pipeline}/{first.pass_name}" if first.pipeline else first.pass_name
     if first.among is not None:
-        begin, _, end = first.among.partition(" … ")
-        where = f"a pass between {begin} and {end}, which was not dumped,"
+        where = told_range(first.among, first.unread) + ("" if first.unread else ",")
     came = "the program has it" if first.what == "present" else f"{where} made it (stage {first.index})"
     return tuple(one for one in dict.fromkeys(step.name for step in steps) if one != name), came
 
@@ -276,7 +275,7 @@ class _History:
             self._tick()
             if self._same(index):
                 continue
-            before = self._run.definition(index - 1, here.name)
+            before = self._run.definition(self._run.whole_before(index), here.name)
             if before is None:
                 old = self._renamed(index, here.name, forth=False)
                 if old is None:
@@ -306,7 +305,7 @@ class _History:
             if after is None:
                 new = self._renamed(index, here.name, forth=True)
                 if new is None:
-                    self.last = index - 1
+                    self.last = self._run.whole_before(index)
                     replaced = replaced_by(self._run, index, here)
                     took = taken_into(self._run, index, here)
                     yield self._step(index, "removed", here.name, here, None, replaced_by=replaced, took=took)
@@ -326,14 +325,16 @@ class _History:
     def _same(self, index: int) -> bool:
         """Whether a row is known to have changed nothing."""
         rows = self._run.outline
-        return rows[index].snapshot == rows[index - 1].snapshot or rows[index].changed is False
+        if rows[index].snapshot == rows[index - 1].snapshot or rows[index].changed is False:
+            return True
+        return self._run.fault(index) is not None
 
     def _renamed(self, index: int, name: str, *, forth: bool) -> Place | None:
         """The instruction after (or before) a row that the row's diff pairs with `name`."""
         from hloscope.core.views.follow import other_name
 
         other = other_name(self._run.diff(index, cancelled=self._cancelled), name, forth=forth)
-        return None if other is None else self._run.definition(index if forth else index - 1, other)
+        return None if other is None else self._run.definition(index if forth else self._run.whole_before(index), other)
 
     def _note_earlier(self, index: int, name: str) -> None:
         for earlier in range(index, -1, -1):
@@ -365,6 +366,7 @@ class _History:
             after=_metadata_free(after),
             replaced_by=replaced_by,
             among=among(self._run, index, self._pattern) if what != "present" else None,
+            unread=unread_passes(self._run, index) if what != "present" else (),
             other=took[0] if took is not None else None,
             inside=took[1] if took is not None else None,
         )

@@ -63,8 +63,8 @@ class StagesScreen(RunScreen):
     }
     LEGEND = """
 + added   - removed   ~ modified   > renamed; what differs within a line stands out
-Δ: instructions more (+) or fewer (-); ~ changed with the same number; · nothing changed
-⚠ a change that no pass announced lies in the range of passes that the overview names
+Δ: instructions more (+) or fewer (-); ~ changed with the same number; · nothing changed; ? the text is not readable
+⚠ another pass of a range may have made the change: none announced it, or a text between was not readable
 """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -145,7 +145,10 @@ class StagesScreen(RunScreen):
             keep = next((row.index for row in self._rows if row.changed and row.index), 0)
         self._fill(keep, again=keep != self._stage)
         self.at(self.where())
-        if self._view == "diff" and self._stage is not None:
+        now = self._rows[self._stage] if self._stage is not None else None
+        if now is not None and (now.fault is not None or now.unread is not None):
+            self._show()  # only now is known that its text, or that before, is not readable
+        elif self._view == "diff" and self._stage is not None:
             stage = self._stage
             self.ask_core(
                 lambda work: self.run.events(pass_index=stage, limit=EVENTS), self._put_events, group="events"
@@ -277,7 +280,7 @@ class StagesScreen(RunScreen):
         self.at(self.where())
         makers: dict[View, Callable[[Work], tuple[list[Line], list[EventRow]]]] = {
             "diff": partial(self._make_diff, self._stage, max(40, self._pane.size.width - 1)),
-            "text": lambda work: (text_lines(self.run.stage_text(stage)), []),
+            "text": lambda work: (self._text(stage), []),
             "found": lambda work: (self._find(subject, stage, work), []),
             "why": lambda work: self._make_why(subject, work),
         }
@@ -328,10 +331,28 @@ class StagesScreen(RunScreen):
     def _make_diff(self, stage: int, width: int, work: Work) -> tuple[list[Line], list[EventRow]]:
         diff = self.run.diff(stage, cancelled=work.cancelled)
         lines = diff_lines(diff, side=width if self._side else 0, wrap=width if self._wrap else 0)
-        if not stage:
+        known = self._rows[stage] if self._rows is not None else None
+        if known is not None and known.fault is not None:
+            lines = [Line(one, "warning") for one in _unread(known)]
+        elif known is not None and known.unread is not None:
+            first, _, last = known.unread.partition(" … ")
+            said = (f"By any pass from {first} to {last}:", "no text between is readable.")
+            lines = [*(Line(one, "warning") for one in said), *lines]
+        if not stage and known is not None and known.fault is None:
             lines = [Line("The module as it came in: nothing stands before it; t shows its text.", "note")]
         # A dump's events need every stage read: what changed is shown before that.
         return lines, self.run.events(pass_index=stage, limit=EVENTS) if self._rows is not None else []
+
+    def _text(self, stage: int) -> list[Line]:
+        """The text after a row; what is shown in place of one that is not readable says so first."""
+        lines = text_lines(self.run.stage_text(stage))
+        known = self._rows[stage] if self._rows is not None else None
+        if known is None or known.fault is None:
+            return lines
+        shown = self.run.outline
+        older = stage > 0 and shown[stage].snapshot == shown[stage - 1].snapshot
+        said = (f"Not readable: {known.fault}.", "The last readable stage has:" if older else "What is there:")
+        return [*(Line(one, "warning") for one in said), *lines]
 
     def _make_why(self, subject: str, work: Work) -> tuple[list[Line], list[EventRow]]:
         facts = self.run.why(subject, cancelled=work.cancelled, progress=work.progress)
@@ -402,7 +423,7 @@ class StagesScreen(RunScreen):
     def searched(self, line: Line) -> int:
         """What a diff takes away stood in the stage before; steps of a history are about the last stage."""
         stage = self._stage if self._stage is not None else len(self.run.outline) - 1
-        return max(0, stage - 1) if self._view == "diff" and line.mark == "removed" else stage
+        return self.run.whole_before(stage) if self._view == "diff" and line.mark == "removed" else stage
 
     def follow(self, line: Line) -> None:
         """Enter: from the timeline to the stage, from a place found to the text, from a step of a history to its
@@ -492,6 +513,15 @@ class StagesScreen(RunScreen):
         self._changed_only = not self._changed_only
         self._fill(self._stage, again=False)
         self.say("only passes that changed something" if self._changed_only else "all passes")
+
+
+def _unread(row: PassRow) -> list[str]:
+    """What to say in place of the changes of a stage whose text is not readable."""
+    return [
+        f"Not known: {row.fault}.",
+        "What this pass did is first seen in the next stage that is readable.",
+        *([f"  {row.file}"] if row.file is not None else []),
+    ]
 
 
 def _headline(summary: Summary) -> str:

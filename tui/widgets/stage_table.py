@@ -98,7 +98,8 @@ class StageTable(LinePane):
 def _line(index: int, row: StageRow, known: PassRow | None, number: int, width: int, timed: bool) -> Line:
     changed = known.changed if known is not None else row.changed
     style = "note" if changed is False else "strong" if changed else ""
-    warning = " ⚠" if known is not None and known.unannounced is not None else ""
+    doubt = known is not None and (known.unannounced is not None or known.unread is not None)
+    warning = " ⚠" if doubt else ""
     pipeline = f"{row.pipeline}/" if row.pipeline else ""
     over = len(pipeline) + len(row.pass_name) + len(warning) - width
     if over > 0:
@@ -111,6 +112,8 @@ def _line(index: int, row: StageRow, known: PassRow | None, number: int, width: 
     delta = known.instructions_after - known.instructions_before if known is not None else 0
     if known is None:
         told, kind = "…", "note"
+    elif known.fault is not None and changed is None:
+        told, kind = "?", "modified"
     elif delta:
         told, kind = f"{delta:+,}", "fewer" if delta < 0 else "more"
     else:

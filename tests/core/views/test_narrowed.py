@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from hloscope.core.cli import main
 from hloscope.core.dumps.importer import import_dump
+from hloscope.core.errors import DumpError
 from hloscope.core.views.narrowed import dumped_passes
+from hloscope.core.views.real_compile import RunCompile
 from hloscope.core.views.run import load
 
 
@@ -79,3 +82,41 @@ def test_without_flags_the_stages_tell(tmp_path: Path) -> None:
     with load(str(tmp_path)) as run:
         assert dumped_passes(run) == ""
         assert run.summary().notable[-1].title == "not all passes were dumped"
+
+
+@pytest.mark.parametrize(("made_by", "keep"), [("layout-assignment", 0), ("fusion", 3000)])
+def test_what_a_pass_without_readable_text_did_is_not_laid_on_the_next(
+    fixtures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], made_by: str, keep: int
+) -> None:
+    dump = fixtures / "dumps" / "cpu"
+    damaged = tmp_path / "dump"
+    shutil.copytree(dump, damaged)
+    with load(str(dump)) as run:
+        rows = run.passes
+        at = next(row.index for row in rows[1:-1] if row.pass_name == made_by and row.changed)
+        after = next(index for index in range(at + 1, len(rows)) if run.outline[index].own_snapshot)
+        name = next(one.name for one in run.diff(at).added if run.definition(after, one.name) is not None)
+        file = damaged / str(rows[at].file)
+    for one in (file, file.with_suffix(".hlo.pb")):
+        one.unlink(missing_ok=True)
+    text = (dump / str(rows[at].file)).read_bytes()
+    file.write_bytes(text[:keep] or b"\x03\xff nothing that is HLO\n" * 90)
+    start = f"{rows[after].pipeline}/" if rows[after].pass_name == "pipeline-start" else ""
+    among = f"{rows[at].pass_name} … {start}{rows[after].pass_name}"
+    with load(str(damaged)) as run:
+        # Asked before and after all stages were read.
+        made = next(one for one in run.why(name).passes if one.what == "appeared")
+        assert (made.index, made.among, made.unread) == (after, among, (rows[at].pass_name,))
+        row = run.passes[after]
+        assert (row.unread, row.unannounced, run.passes[at].changed, run.passes[at].unread) == (among, None, None, None)
+        assert [one.index for one in run.passes if one.unread] == [after]
+        assert name in [one.name for one in run.diff(after).added] and run.diff(after).from_index == at - 1
+        assert [one for one in run.find(name) if one.stage == after]
+        with pytest.raises(DumpError, match=f"stage {at}") as error:
+            RunCompile(run).module(at)
+        assert str(error.value.path).endswith(file.name)
+        grown = next(one.title for one in run.summary().notable if "growth" in one.title)
+        assert grown.endswith(f"between {among}") == (made_by == "fusion")
+    assert main.run(["why", str(damaged), name]) == 0
+    said = capsys.readouterr().out
+    assert f"by a pass between {rows[at].pass_name} and {start}{rows[after].pass_name} (the text after" in said

@@ -19,9 +19,16 @@ class FarBuffers(Buffers):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._far = run
+        self._told = False
+
+    @property
+    def known(self) -> bool:
+        return self._told
 
     def map(self, *, largest: int = 10, hazards: bool = False) -> BufferMap:
-        return call(_map, self._far, largest=largest, hazards=hazards)
+        found = call(_map, self._far, largest=largest, hazards=hazards)
+        self._told = True
+        return found
 
     def hazards(self) -> list[Hazard]:
         return call(_hazards, self._far)

@@ -183,6 +183,11 @@ class Buffers:
         self._module: HloModule | None = None
         self._map: MemoryMap | None = None
 
+    @property
+    def known(self) -> bool:
+        """Whether the map was worked out already."""
+        return self._map is not None
+
     # ---------------------------------------------------------------- parts
     @property
     def memory(self) -> MemoryMap:

@@ -446,6 +446,16 @@ class Run:
             self._buffers = Buffers(self)
         return self._buffers
 
+    @property
+    def worked_out(self) -> frozenset[str]:
+        """Those of ``fusion``, ``copies`` and ``buffers`` that were asked for already: asking again takes no time."""
+        known = {
+            "fusion": self._fusion is not None,
+            "copies": self._copies is not None,
+            "buffers": self._buffers is not None and self._buffers.known,
+        }
+        return frozenset(name for name, done in known.items() if done)
+
     def summary(self, *, cancelled: Cancelled | None = None, progress: Progress | None = None) -> Summary:
         """The dashboard's first screen as data."""
         if self._summary is None:

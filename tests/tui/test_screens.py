@@ -22,7 +22,7 @@ from hloscope.tui import child
 from hloscope.tui.app import DashboardApp
 from hloscope.tui.navigation import SCREENS, Place, neighbour
 from hloscope.tui.palette import Actions
-from hloscope.tui.screens import base, own_bindings, widget_bindings
+from hloscope.tui.screens import base, overview, own_bindings, widget_bindings
 from hloscope.tui.screens.base import RunScreen
 from hloscope.tui.screens.help import HelpScreen
 from hloscope.tui.state import State
@@ -117,8 +117,17 @@ async def test_every_screen_draws_itself_at_every_size() -> None:
         assert "? Help" in picture(pilot)[-1]
 
 
-async def test_the_overview_names_what_is_worth_looking_at_and_letters_go_there() -> None:
+async def test_the_overview_names_what_is_worth_looking_at_and_letters_go_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(overview, "LARGE", 0)
     async with dashboard(CPU) as pilot:
+        assert lines(pilot, "#findings").count("a large module: the letter") == 3
+        # What another screen worked out is not offered any more.
+        await press(pilot, "5", "1")
+        assert "peak memory        71.6 KiB while ynn_fusion.1 runs" in lines(pilot, "#findings")
+        assert lines(pilot, "#findings").count("a large module: the letter") == 2
+        await press(pilot, "a")
         assert "jit_layout_heavy" in label(pilot, "#facts") and "41 → 70 instructions" in label(pilot, "#facts")
         found = lines(pilot, "#findings")
         assert "largest copy       copy: 19.6 KiB from {0,3,1,2} to {3,2,1,0}" in found

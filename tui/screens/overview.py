@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 LARGE = 20_000
 """Instructions of a last stage above which slow answers are worked out only when asked for."""
 
+_SLOW: dict[str, tuple[str, Callable[[Run], Finding]]] = {
+    "peak": ("buffers", peak),
+    "refusal": ("fusion", refusal),
+    "copy": ("copies", copy),
+}
+"""Findings that take long in a large module: what of the run each reads, and who makes it."""
 
 _LATER = Finding("a large module: the letter, or a for all, works it out", "", None)
 
@@ -112,10 +118,26 @@ letters before the findings go to their place; a works the slow ones out in a la
         if self._rows[-1].instructions_after <= LARGE:
             self.action_all()
         else:
-            for key in ("copy", "refusal", "peak"):
+            for key in _SLOW:
                 self._found[key] = _LATER
             self._list()
+            self._take_over()
         self.at(self.where())
+
+    def on_screen_resume(self) -> None:
+        """What other screens worked out meanwhile is not offered any more but told."""
+        self._take_over()
+
+    def _take_over(self) -> None:
+        known = self.run.worked_out
+        keys = [key for key, (name, _) in _SLOW.items() if self._found.get(key) is _LATER and name in known]
+
+        def find(work: Work) -> None:
+            for key in keys:
+                self._find(work, key, _SLOW[key][1])
+
+        if keys:
+            self.ask_core(find, lambda _: None, group="known")
 
     def action_cancel_work(self) -> None:
         """Stop what runs; stages that were not read can be read on."""
@@ -272,8 +294,7 @@ letters before the findings go to their place; a works the slow ones out in a la
         self._wish = key
         self.say("working it out, then it opens; x cancels")
         if found is _LATER:
-            makers = {"peak": peak, "refusal": refusal, "copy": copy}
-            self.ask_core(lambda work: self._find(work, key, makers[key]), lambda _: None, group="findings", what=key)
+            self.ask_core(lambda work: self._find(work, key, _SLOW[key][1]), lambda _: None, group="findings", what=key)
 
     def _grant(self) -> None:
         """Open what was asked for before it was known, if one is still here."""

@@ -118,10 +118,15 @@ def _show(a: Run, b: Run, found: Compared, every: bool) -> None:
 
 
 def _line(one: ComparedStage) -> str:
-    mark = {True: "=", False: "≠", None: "A" if one.b is None else "B"}[one.same]
+    mark = {True: "=", False: "≠", None: _side(one)}[one.same]
     a = "-" if one.a is None else str(one.a)
     b = "-" if one.b is None else str(one.b)
     return f"  {mark} {a:>4} {b:>4}  {one.pipeline}/{one.pass_name}{f'  ({one.why})' if one.why else ''}"
+
+
+def _side(one: ComparedStage) -> str:
+    """Which side has a row that cannot be compared; ``?`` where both have it."""
+    return "A" if one.b is None else "B" if one.a is None else "?"
 
 
 def _reasons(stages: Sequence[ComparedStage]) -> Iterator[str]:
@@ -129,12 +134,12 @@ def _reasons(stages: Sequence[ComparedStage]) -> Iterator[str]:
     found: dict[tuple[str, str], list[str]] = {}
     for one in stages:
         if one.why is not None:
-            passes = found.setdefault(("A" if one.b is None else "B", one.why), [])
+            passes = found.setdefault((_side(one), one.why), [])
             passes.append(one.pipeline if one.pass_name == "pipeline-start" else one.pass_name)
     for (side, why), passes in found.items():
         names = list(dict.fromkeys(passes))
         shown = ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES} more" if len(names) > NAMES else "")
-        yield f"  only {side}, {len(passes)}: {shown} ({why})"
+        yield f"  {f'only {side}' if side != '?' else 'in both'}, {len(passes)}: {shown} ({why})"
 
 
 def _changes(one: Divergence) -> Iterator[tuple[str, str]]:

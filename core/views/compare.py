@@ -46,11 +46,11 @@ class ComparedStage:
     pipeline: str
     pass_name: str
     same: bool | None
-    """Whether both are in the same state after it; None for a row that one side lacks."""
+    """Whether both are in the same state after it; None for a row that one side lacks or whose text is not readable."""
     exact: bool = False
     """Whether the texts are equal to the letter."""
     why: str | None = None
-    """Why one side lacks the row, where that is known."""
+    """Why one side lacks the row, where that is known, or which text is not readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,12 @@ def compare_runs(a: Run, b: Run, *, cancelled: Cancelled | None = None, progress
             stages.append(ComparedStage(at, bt, row.pipeline, row.pass_name, None, why=why))
             between.append(f"{'A' if bt is None else 'B'}: {row.pass_name}")
             continue
+        sides = [side for side, run, index in (("A", a, at), ("B", b, bt)) if not _readable(run, index)]
+        if sides:
+            why = f"the text of {' and '.join(sides)} is not readable"
+            stages.append(ComparedStage(at, bt, row.pipeline, row.pass_name, None, why=why))
+            between += [f"{side}: {row.pass_name}, after which no text is readable" for side in sides]
+            continue
         exact = a.stage_digest(at) == b.stage_digest(bt)
         same = exact or states.same(at, bt, later=first is not None)
         if same and not exact and header is None and first is None and (lines := states.header(at, bt)):
@@ -150,6 +156,13 @@ def compare_runs(a: Run, b: Run, *, cancelled: Cancelled | None = None, progress
             f"--engine core starts from the first stage of {other}"
         )
     return Compared(tuple(stages), first, only_a, only_b, header, tuple(notes))
+
+
+def _readable(run: Run, index: int) -> bool:
+    """Whether the state after a row is known: rows without a text have that of the row before."""
+    while index and not run.outline[index].own_snapshot:
+        index -= 1
+    return run.fault(index) is None
 
 
 def _notes(a: Run, b: Run) -> list[str]:

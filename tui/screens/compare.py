@@ -131,7 +131,8 @@ after the stage at which they part, rows are the same only to the letter
         for one in found.stages:
             if self._common and one.same is None:
                 continue
-            sign, kind = _SIGNS[one.same] if one.same is not None else (("A" if one.b is None else "B"), "modified")
+            side = "A" if one.b is None else "B" if one.a is None else "?"
+            sign, kind = _SIGNS[one.same] if one.same is not None else (side, "modified")
             parts = first is not None and one.a == first.a and one.b == first.b
             numbers = f"{'-' if one.a is None else one.a:>5} {'-' if one.b is None else one.b:>5}"
             name = f"{clipped(one.pass_name, NAME):<{NAME}}"
@@ -154,6 +155,8 @@ after the stage at which they part, rows are the same only to the letter
             has = "A" if item.b is None else "B"
             because = item.why or "why is not known: the other side did not run it here, or its dump has no row of it"
             return [plain(f"only {has} shows {item.pass_name}", "heading"), plain(f"  {because}", "")]
+        if item.same is None:
+            return [plain(f"not known whether they are the same: {item.why}")]
         if item.exact:
             return [plain("equal to the letter")]
         self._subject = item

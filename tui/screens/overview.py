@@ -26,6 +26,7 @@ from hloscope.tui.widgets.strip_chart import StripChart
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from textual import events
     from textual.app import ComposeResult
 
     from hloscope.core.views.data import PassRow, Summary
@@ -124,7 +125,7 @@ letters before the findings go to their place; a works the slow ones out in a la
             self._take_over()
         self.at(self.where())
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: events.ScreenResume) -> None:
         """What other screens worked out meanwhile is not offered any more but told."""
         self._take_over()
 

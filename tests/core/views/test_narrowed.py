@@ -10,6 +10,7 @@ import pytest
 from hloscope.core.cli import main
 from hloscope.core.dumps.importer import import_dump
 from hloscope.core.errors import DumpError
+from hloscope.core.views.compare import compare_runs
 from hloscope.core.views.narrowed import dumped_passes
 from hloscope.core.views.real_compile import RunCompile
 from hloscope.core.views.run import load
@@ -117,6 +118,9 @@ def test_what_a_pass_without_readable_text_did_is_not_laid_on_the_next(
         assert str(error.value.path).endswith(file.name)
         grown = next(one.title for one in run.summary().notable if "growth" in one.title)
         assert grown.endswith(f"between {among}") == (made_by == "fusion")
+    with load(str(dump)) as whole, load(str(damaged)) as run:
+        found = compare_runs(whole, run)
+        assert found.first is None and found.stages[at].same is None and found.stages[after].same
     assert main.run(["why", str(damaged), name]) == 0
     said = capsys.readouterr().out
     assert f"by a pass between {rows[at].pass_name} and {start}{rows[after].pass_name} (the text after" in said

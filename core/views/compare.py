@@ -7,6 +7,7 @@ count. Headers are told apart from the instructions: two targets lay out one pro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from hloscope.core.errors import HloscopeError
 from hloscope.core.views.run import diff_runs
 from hloscope.core.views.stages import Cancelled, Progress, check
+from hloscope.core.views.why import part_changes
 
 if TYPE_CHECKING:
     from hloscope.core.views.data import InstructionChange, StageDiff
@@ -28,6 +30,8 @@ _PARTITIONER = (
     "allow_spmd_sharding_propagation_to_output",
 )
 """Header flags that only a partitioner reads; compilers differ in whether they write them."""
+_SHARDY = re.compile(r'xla\.sdy\.\w+=(?:"(?:[^"\\]|\\.)*"|[^,}]*),?\s*')
+_SHARDINGS = "shardings of a program for one device"
 LATER_BYTES = 1 << 20
 """After the runs part, states up to this size are compared by what they compute, larger ones to the letter."""
 _OURS_ALONE = {
@@ -135,7 +139,7 @@ def compare_runs(a: Run, b: Run, *, cancelled: Cancelled | None = None, progress
         if same and not exact and header is None and first is None and (lines := states.header(at, bt)):
             header = HeaderDifference(at, bt, row.pass_name, lines)
         if not same and first is None:
-            diff = diff_runs(a, at, b, bt)
+            diff = states.counting(at, bt, diff_runs(a, at, b, bt))
             first = Divergence(at, bt, row.pipeline, row.pass_name, tuple(between), diff, last_same)
         stages.append(ComparedStage(at, bt, row.pipeline, row.pass_name, same, exact))
         if same:
@@ -204,13 +208,22 @@ class _States:
         a, b = self._a, self._b
         diff = None
         if not later:
-            diff = diff_runs(a, at, b, bt)
+            diff = self.counting(at, bt, diff_runs(a, at, b, bt))
             self._headers[a.stage_digest(at), b.stage_digest(bt)] = self._read_header(at, bt, diff.header)
             if not any(set(one.what) - _NO_CHANGE for one in diff.modified) and not diff.added and not diff.removed:
                 return True
         # Of equal instructions (two zeros, say) the diff may pair the wrong ones; what the whole computes decides.
         left, right = self._hash(a, at), self._hash(b, bt)
         return left is not None and left == right
+
+    def counting(self, at: int, bt: int, diff: StageDiff) -> StageDiff:
+        """A difference without the shardings that only a partitioner reads, where none is at work."""
+        if _partitioned(self._a, at, self._b, bt):
+            return diff
+        kept = tuple(one for one in diff.modified if not _sharding_alone(one))
+        if len(kept) < len(diff.modified):
+            self._aside[_SHARDINGS] = None
+        return replace(diff, modified=kept)
 
     def _read_header(self, at: int, bt: int, lines: Sequence[str]) -> tuple[str, ...]:
         """What differs in the headers beside the name and what only a partitioner reads."""
@@ -235,7 +248,7 @@ class _States:
         """What was left aside."""
         if not self._aside:
             return []
-        return [f"left aside in the header, since only a partitioner reads them: {', '.join(self._aside)}"]
+        return [f"left aside, since only a partitioner reads them: {', '.join(self._aside)}"]
 
 
 def stage_difference(a: Run, at: int, b: Run, bt: int) -> StageDiff:
@@ -246,9 +259,26 @@ def stage_difference(a: Run, at: int, b: Run, bt: int) -> StageDiff:
 
 
 def _left_aside(a: Run, at: int, b: Run, bt: int) -> tuple[str, ...]:
+    return () if _partitioned(a, at, b, bt) else _PARTITIONER
+
+
+def _partitioned(a: Run, at: int, b: Run, bt: int) -> bool:
     sides = (a.stage_index(at), b.stage_index(bt))
-    partitioned = any(one.header_attributes.get("num_partitions", "1") != "1" for one in sides)
-    return () if partitioned else _PARTITIONER
+    return any(one.header_attributes.get("num_partitions", "1") != "1" for one in sides)
+
+
+def _sharding_alone(change: InstructionChange) -> bool:
+    """Whether two instructions differ in nothing but their shardings, XLA's own or Shardy's."""
+    if change.before is None or change.after is None or set(change.what) - _NO_CHANGE != {"attributes"}:
+        return False
+    return all(
+        part == "sharding" or (part == "frontend_attributes" and _without_shardy(before) == _without_shardy(after))
+        for part, before, after in part_changes(change.before, change.after)
+    )
+
+
+def _without_shardy(attributes: str) -> str:
+    return _SHARDY.sub("", attributes).strip("{}, ")
 
 
 _Key = tuple[str, int, str]

@@ -52,6 +52,20 @@ def test_the_pass_that_only_one_side_ran_is_named(tmp_path: Path, capsys: pytest
     assert "they part at pipe/cse" in capsys.readouterr().out
 
 
+def test_shardings_count_where_a_partitioner_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sharded = 'parameter(0), sharding={replicated}, frontend_attributes={xla.sdy.sharding="#sdy<@mesh, [{}]>"%s}'
+
+    def parts(name: str, more: str, partitions: str) -> bool:
+        stages = [(one, text.replace("jit_f", f"jit_f{partitions}")) for one, text in BOTH]
+        other = [(one, text.replace("parameter(0)", sharded % more)) for one, text in stages]
+        pair = (write(tmp_path / f"{name}_a", stages), write(tmp_path / f"{name}_b", other))
+        return compare(capsys, *pair)[1]["first_divergence"] is not None
+
+    assert not parts("one", "", "")
+    assert parts("other", ', key="1"', "")
+    assert parts("two", "", ", num_partitions=2")
+
+
 def test_two_programs_part_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = [(name, text.replace("negate", "abs")) for name, text in BOTH]
     code, answer = compare(capsys, write(tmp_path / "a", BOTH), write(tmp_path / "b", other))

@@ -9,13 +9,14 @@ data is None: not known.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
 
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.call import PallasCall
+from hloscope.core.pallas.demand import Demand, Frame, loads_needed
 from hloscope.core.pallas.index_map import ELEMENTWISE, INLINED, RESHAPES, affine, unit
 from hloscope.core.pallas.interpret.primitives import compute
 from hloscope.core.pallas.jaxpr import (
@@ -31,7 +32,6 @@ from hloscope.core.pallas.jaxpr import (
     Slot,
     Span,
     dtype_of,
-    sub_jaxprs,
 )
 
 READS = frozenset({"get", "masked_load"})
@@ -93,6 +93,10 @@ class Access:
     order: int
     """Position in program order."""
     reads_old: bool = False
+    needed: Array | None = None
+    """(steps,) booleans: where what it loads surely gets somewhere; None: wherever it happens."""
+    wanted: Array | None = None
+    """The same, and where data decides whether a select leaves it out."""
 
     @property
     def is_whole(self) -> bool:
@@ -141,6 +145,10 @@ class _Walker:
     scopes: int = 0
     repeat: int = 1
     """Loop iterations that stand beside each other for every step: ``points`` has that many rows a step."""
+    needs: dict[int, Demand] = field(default_factory=dict[int, Demand])
+    """Number of a load -> at which steps its value matters."""
+    called: Frame | None = None
+    """The function that was walked last."""
 
     @property
     def counted(self) -> list[int]:
@@ -150,6 +158,27 @@ class _Walker:
     def walk(
         self, jaxpr: Jaxpr, values: Sequence[Any], active: Array | None, loops: int, outer: Span | None
     ) -> list[Any]:
+        """Walks a function whose results matter wherever it runs."""
+        found = self.inline(jaxpr, values, active, loops, outer)
+        assert self.called is not None
+        for number, each in loads_needed(self.called).items():
+            sure, maybe = self.by_step(each[0], active), self.by_step(each[1], active)
+            if self.repeat > 1:  # iterations before one that needs it may have written it
+                sure = sure & ~self.by_step(~each[0], active)
+            self.needs[number] = sure, maybe
+        return found
+
+    def by_step(self, rows: Array, active: Array | None) -> Array:
+        """Of booleans by row those by step: whether it is so in some iteration that happens."""
+        happens = rows if active is None else rows & active
+        full = np.broadcast_to(happens, self.points.shape[:1])
+        return full if self.repeat == 1 else np.asarray(full.reshape(-1, self.repeat).any(axis=1))
+
+    def inline(
+        self, jaxpr: Jaxpr, values: Sequence[Any], active: Array | None, loops: int, outer: Span | None
+    ) -> list[Any]:
+        frame = Frame(jaxpr)
+        uniform: dict[int, Any] = {}  # arrays all of whose elements are one known scalar
         known: dict[int, Any] = dict(zip(jaxpr.inputs, values, strict=True))
         for variable, value in zip(jaxpr.consts, jaxpr.const_values, strict=False):
             known[variable] = value if value is None or not value.ndim else _UNKNOWN
@@ -159,14 +188,27 @@ class _Walker:
                 return atom.value if not atom.value.ndim else _UNKNOWN
             return known.get(atom)
 
-        for equation in jaxpr.equations:
+        for number, equation in enumerate(jaxpr.equations):
             place = equation.place or outer
             self.primitives.append((equation, place))
             operands = [read(atom) for atom in equation.inputs]
+            before, self.called = len(self.accesses), None
             results = self.step(equation, operands, active, loops, place)
+            spread = operands[0] if operands else None
+            if spread is None and equation.inputs and isinstance(equation.inputs[0], int):
+                spread = uniform.get(equation.inputs[0])
+            if equation.primitive in INLINED and self.called is not None:
+                frame.called[number] = self.called
+            elif equation.primitive in READS and len(self.accesses) > before:
+                frame.loads[number] = before
+            elif equation.primitive == "select_n" and spread is not None:
+                frame.predicates[number] = np.asarray(spread).astype(np.int64)
+            elif equation.primitive in RESHAPES and spread is not None and equation.outputs[0] is not None:
+                uniform[equation.outputs[0]] = spread
             for variable, value in zip(equation.outputs, results, strict=True):
                 if variable is not None:
                     known[variable] = value
+        self.called = frame
         return [read(atom) for atom in jaxpr.outputs]
 
     def step(
@@ -190,7 +232,7 @@ class _Walker:
         if name in INLINED:
             inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
             if isinstance(inner, Jaxpr) and len(inner.inputs) == len(operands):
-                return self.walk(inner, operands, active, loops, place)
+                return self.inline(inner, operands, active, loops, place)
         if name == "run_scoped":
             return self.scoped(equation, operands, active, loops, place)
         if name in LOOPS:
@@ -437,52 +479,11 @@ def kernel_facts(call: PallasCall, points: Array, prefetch: Sequence[Array | Non
     ]
     with np.errstate(all="ignore"):
         walker.walk(kernel, refs, np.ones(points.shape[0], bool), 0, call.kernel_at or call.at)
-    return KernelFacts(tuple(walker.accesses), tuple(walker.primitives))
-
-
-def selected_loads(kernel: Jaxpr) -> frozenset[int]:
-    """Identities of loads whose value only goes into selects as one of the cases.
-
-    Such a load may read what nobody wrote: the select is there to leave it out.
-    """
-    found: set[int] = set()
-    _selected(kernel, found)
-    return frozenset(found)
-
-
-def _selected(jaxpr: Jaxpr, found: set[int]) -> None:
-    users: dict[int, list[tuple[Equation, int]]] = {}
-    for equation in jaxpr.equations:
-        for position, atom in enumerate(equation.inputs):
-            if isinstance(atom, int):
-                users.setdefault(atom, []).append((equation, position))
-        for _, inner in sub_jaxprs(equation.params):
-            _selected(inner, found)
-    kept = {atom for atom in jaxpr.outputs if isinstance(atom, int)}
-
-    def only_selected(variable: int, depth: int) -> bool:
-        if variable in kept or variable not in users or depth > 8:
-            return False
-        for equation, position in users[variable]:
-            if equation.primitive == "select_n" and position > 0:
-                continue
-            inner = equation.params.get("jaxpr")
-            if equation.primitive in INLINED and isinstance(inner, Jaxpr):
-                argument = inner.inputs[position]
-                uses = [(one, k) for one in inner.equations for k, atom in enumerate(one.inputs) if atom == argument]
-                if argument not in inner.outputs and all(one.primitive == "select_n" and k > 0 for one, k in uses):
-                    continue
-                return False
-            if equation.primitive not in ("convert_element_type", "broadcast_in_dim", "reshape"):
-                return False
-            if any(out is not None and not only_selected(out, depth + 1) for out in equation.outputs):
-                return False
-        return True
-
-    for equation in jaxpr.equations:
-        out = equation.outputs[0] if equation.outputs else None
-        if equation.primitive in READS and out is not None and only_selected(out, 0):
-            found.add(id(equation))
+    accesses = [
+        replace(one, needed=walker.needs[number][0], wanted=walker.needs[number][1]) if number in walker.needs else one
+        for number, one in enumerate(walker.accesses)
+    ]
+    return KernelFacts(tuple(accesses), tuple(walker.primitives))
 
 
 SPACES: Mapping[str, str] = {

@@ -69,6 +69,8 @@ class _Flow:
     """Variable -> position among the kernel's inputs, for references."""
     padded: Mapping[int, tuple[frozenset[int], str]]
     """Position -> (axes of the reference that hold padding, its name)."""
+    left_out: frozenset[int] = frozenset()
+    """Identities of loads whose padding gets nowhere."""
     memory: dict[int, Taint] = field(default_factory=dict[int, Taint])
     """Scratch and outputs: what was stored there."""
     leaks: list[Leak] = field(default_factory=list[Leak])
@@ -76,14 +78,18 @@ class _Flow:
 
 
 def padding_leaks(
-    kernel: Jaxpr, padded: Mapping[int, tuple[frozenset[int], str]], outputs: Mapping[int, frozenset[int]]
+    kernel: Jaxpr,
+    padded: Mapping[int, tuple[frozenset[int], str]],
+    outputs: Mapping[int, frozenset[int]],
+    left_out: frozenset[int] = frozenset(),
 ) -> tuple[list[Leak], list[tuple[Equation, Span | None]]]:
     """Stores that keep padding, and statements that stop the analysis.
 
     ``padded`` gives for each padded input its reference's padded axes; ``outputs`` for each output the axes of its
-    reference whose overhang is dropped when the block is written back.
+    reference whose overhang is dropped when the block is written back. ``left_out`` are identities of loads which a
+    select leaves out wherever their block holds padding.
     """
-    flow = _Flow({variable: position for position, variable in enumerate(kernel.inputs)}, padded)
+    flow = _Flow({variable: position for position, variable in enumerate(kernel.inputs)}, padded, left_out)
     for _ in range(3):  # what one step leaves in scratch or outputs is there in the next one
         before = dict(flow.memory)
         flow.leaks, flow.unknown = [], []
@@ -302,6 +308,8 @@ def _memory(
         position = flow.refs[atom]
         if kind == "read":
             if position in flow.padded:
+                if id(equation) in flow.left_out:
+                    return [CLEAN] * count
                 axes, name = flow.padded[position]
                 kept = _visible(axes, transforms)
                 return [Taint(kept, name)] if kept is not None else [CLEAN]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hloscope.core.pallas.accesses import Access, Range, selected_loads
+from hloscope.core.pallas.accesses import Access, Range
 from hloscope.core.pallas.call import at_point
 from hloscope.core.pallas.checks.finding import Finding, Subject
 from hloscope.core.pallas.checks.outputs import accesses_of, parallel_dims
@@ -79,29 +79,14 @@ def _reads(
     assert subject.schedule is not None
     writes = [one for one in accesses if one.writes]
     undecided: Access | None = None
-    guarded = selected_loads(subject.call.kernel)
     told: set[object] = set()
     for read in accesses:
         if not read.reads or read.place in told:
             continue
-        when = _first(read, starts, ends)
-        certain = np.zeros(len(starts), bool)
-        possible = np.zeros(len(starts), bool)
-        for write in writes:
-            if write is read:
-                continue
-            if write.kind == "remote_write":  # another device's, at any time
-                possible[...] = True
-                continue
-            before = _before(_first(write, starts, ends), write.order, when, read.order)
-            possible |= before
-            if write.steps is not None and not write.masked and not write.reads_old and _covers(write, read):
-                certain |= before
-        happens = when < NEVER
-        bad = np.flatnonzero(happens & ~certain & ~possible)
-        if id(read.equation) in guarded:
-            undecided = undecided or (read if len(bad) or (happens & ~certain).any() else None)
-        elif len(bad) and read.steps is not None:
+        when = _first(read, starts, ends, read.needed)
+        certain, possible = _written(writes, read, when, starts, ends)
+        bad = np.flatnonzero((when < NEVER) & ~certain & ~possible)
+        if len(bad) and read.steps is not None:
             point = subject.schedule.point(int(when[bad[0]]))
             told.add(read.place)
             yield subject.finding(
@@ -112,7 +97,10 @@ def _reads(
                 read.place,
                 about=about,
             )
-        elif (happens & ~certain).any():
+            continue
+        when = _first(read, starts, ends, read.wanted)
+        certain, _ = _written(writes, read, when, starts, ends)
+        if ((when < NEVER) & ~certain).any():
             undecided = undecided or read
     if undecided is not None:
         yield subject.finding(
@@ -123,11 +111,30 @@ def _reads(
         )
 
 
-def _first(access: Access, starts: Array, ends: Array) -> Array:
-    """The first step of each range of steps at which an access happens, or may; ``NEVER`` where it does not."""
-    if access.steps is None:
+def _written(writes: Sequence[Access], read: Access, when: Array, starts: Array, ends: Array) -> tuple[Array, Array]:
+    """For each range of steps whether stores before a read at ``when`` surely cover it, and whether one may."""
+    certain = np.zeros(len(starts), bool)
+    possible = np.zeros(len(starts), bool)
+    for write in writes:
+        if write is read:
+            continue
+        if write.kind == "remote_write":  # another device's, at any time
+            possible[...] = True
+            continue
+        before = _before(_first(write, starts, ends), write.order, when, read.order)
+        possible |= before
+        if write.steps is not None and not write.masked and not write.reads_old and _covers(write, read):
+            certain |= before
+    return certain, possible
+
+
+def _first(access: Access, starts: Array, ends: Array, among: Array | None = None) -> Array:
+    """The first step of each range of steps (``among`` those of a mask) at which an access happens, or may; ``NEVER``
+    where it does not."""
+    if access.steps is None and among is None:
         return starts.copy()
-    active = np.flatnonzero(access.steps).astype(np.int64)
+    happens = np.ones(1, bool) if access.steps is None else access.steps
+    active = np.flatnonzero(happens if among is None else happens & among).astype(np.int64)
     where = np.searchsorted(active, starts)
     found = np.append(active, NEVER)[where]
     return np.where(found < ends, found, NEVER)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hloscope.core.pallas.call import Operand
 from hloscope.core.pallas.checks.finding import Finding, Subject
-from hloscope.core.pallas.checks.windows import padded_dims
+from hloscope.core.pallas.checks.windows import padded_dims, padding_of
 from hloscope.core.pallas.taint import padding_leaks
 
 
@@ -27,7 +27,7 @@ def check_padding(subject: Subject) -> Iterator[Finding]:
             outputs[slots.prefetch + position] = axes
     if not padded:
         return
-    leaks, unknown = padding_leaks(subject.call.kernel, padded, outputs)
+    leaks, unknown = padding_leaks(subject.call.kernel, padded, outputs, _left_out(subject))
     for leak in leaks:
         target = subject.call.kernel.name_of(leak.target)
         if leak.spoiler is not None:
@@ -54,6 +54,19 @@ def check_padding(subject: Subject) -> Iterator[Finding]:
             f"whether padding reaches an output is not decided: {equation.primitive} is not followed",
             place,
         )
+
+
+def _left_out(subject: Subject) -> frozenset[int]:
+    """Loads of inputs whose value a select leaves out at every step at which the block holds padding."""
+    if subject.schedule is None or subject.facts is None:
+        return frozenset()
+    slots, found, needed = subject.call.slots, set[int](), set[int]()
+    for position, walk in subject.schedule.walks.items():
+        steps = padding_of(walk).any(axis=1) if position < slots.inputs else None
+        for one in subject.facts.of(slots.prefetch + position):
+            out = steps is not None and one.wanted is not None and not (one.wanted & steps).any()
+            (found if out else needed).add(id(one.equation))
+    return frozenset(found - needed)
 
 
 def _ref_axes(operand: Operand, dims: frozenset[int]) -> frozenset[int]:

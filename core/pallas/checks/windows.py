@@ -11,6 +11,7 @@ from hloscope.core.pallas.call import Operand, from_point
 from hloscope.core.pallas.checks.finding import Finding, Subject, points_text
 from hloscope.core.pallas.grid import Walk, affine_starts
 from hloscope.core.pallas.interpret.primitives import clamped
+from hloscope.core.pallas.jaxpr import Array
 
 
 def _clamped_to(operand: Operand, dim: int, start: int) -> str:
@@ -165,7 +166,12 @@ def check_partial(subject: Subject) -> Iterator[Finding]:
 
 def padded_dims(walk: Walk) -> frozenset[int]:
     """Dimensions of the array in which some window holds padding."""
+    return frozenset(map(int, np.flatnonzero(padding_of(walk).any(axis=0))))
+
+
+def padding_of(walk: Walk) -> Array:
+    """(steps, dimensions) booleans: where a window holds padding."""
     shape = np.asarray(walk.operand.array.shape, np.int64)
     over = (walk.starts < 0) | (walk.starts + walk.sizes > shape)
     over[walk.outside()] = False  # a block that lies outside altogether is another fault
-    return frozenset(map(int, np.flatnonzero(over.any(axis=0))))
+    return over

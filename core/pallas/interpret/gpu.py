@@ -235,7 +235,7 @@ class GpuMachine(Machine):
             return replace(clamped, stray=np.ones(apply(ref.buffer.data, clamped.views).shape, bool))
 
     def undefined_lanes(self, target: Ref, found: Array, mask: Array) -> Array:
-        label = f"what the lanes hold that the mask of the load of {target.buffer.name} switches off"
+        label = f"what the lanes hold without `other` that the mask of the load of {target.buffer.name} switches off"
         whole = found.dtype.kind in "iub"  # a NaN shows in whatever is made of it; of whole numbers both ends are tried
         chosen = self.choices.vary(3 if whole else 2, label, self.place)
         if not chosen:

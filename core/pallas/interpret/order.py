@@ -217,11 +217,13 @@ class Choices:
         self.made.append(Decision(label, options, chosen, place, about))
         return chosen
 
-    def vary(self, options: int, label: str, place: Span | None = None) -> int:
-        """What something holds that may hold anything: 0, the plain value, unless another option is forced."""
+    def vary(self, options: int, label: str, place: Span | None = None, about: str = "") -> int:
+        """What something holds that may hold anything: 0, the plain value, unless another option is forced.
+
+        ``about`` names the memory whose content it is."""
         number = len(self.made)
         chosen = min(self.forced[number], options - 1) if self.forced is not None and number < len(self.forced) else 0
-        self.made.append(Decision(label, options, chosen, place, seeded=False))
+        self.made.append(Decision(label, options, chosen, place, about, seeded=False))
         return chosen
 
     def _next(self) -> int:

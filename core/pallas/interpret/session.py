@@ -422,8 +422,9 @@ def undefined_faults(call: PallasCall, runner: Runner, reference: Outcome) -> li
             continue
         told.add((place, label))
         changed = _difference(call, reference, outcome) if outcome.finished else "whether the kernel ends"
-        found.append(Fault("uninitialized-read", f"{label} is not defined without `other`, and {changed} depends on it",
-                           place))  # fmt: skip
+        about = next(one.about for one, wanted in zip(reference.decisions, mine, strict=True) if wanted)
+        message = f"{label} is not defined, and {changed} depends on it"
+        found.append(Fault("uninitialized-read", message, place, about=about))
     return found
 
 

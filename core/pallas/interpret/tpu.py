@@ -321,7 +321,7 @@ class TpuMachine(PipelinedMachine):
         core = self.current
         core.place = equation.place or core.place
         name = equation.primitive
-        self.selected = id(equation) in self.guarded
+        self.loading = equation
         if name == "get_barrier_semaphore":
             return [self._barrier(core)]
         return (yield from super().effect(equation, operands))

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hloscope.core.pallas.accesses import selected_loads
+from hloscope.core.pallas.accesses import kernel_facts
 from hloscope.core.pallas.call import PallasCall, at_point, from_point
 from hloscope.core.pallas.interpret.faults import Fault, Faults, Observer, Step
 from hloscope.core.pallas.interpret.machine import Machine, Run
@@ -115,9 +115,10 @@ class WatchedMachine(Machine):
         self.late: list[Copy] = []
         """Copies that are in flight."""
         self.cores: list[Core] = []
-        self.guarded = selected_loads(call.kernel)
-        self.selected = False
-        """Whether the running load only feeds a select, which may leave out what nobody wrote."""
+        self.loading: Equation | None = None
+        """The statement that runs."""
+        self.matters: dict[tuple[int, ...], dict[int, bool | None]] = {}
+        """Step -> load -> whether its value gets anywhere then; None: data decides whether a select leaves it out."""
 
     def note(self, kind: str, detail: str) -> None:
         """Tells the observer."""
@@ -307,11 +308,13 @@ class WatchedMachine(Machine):
         core = self.current
         self._check_space(ref, "reads")
         where = self._touch(ref, False, core.agent, core.clock, core.place, self._who(core), mask)
-        if ref.buffer.written is not None and not ref.buffer.is_semaphore and not self.selected:
-            self._check_read(core, ref, mask, where)
+        loose = None
+        if ref.buffer.written is not None and not ref.buffer.is_semaphore:
+            loose = self._check_read(core, ref, mask, where)
         if self.observer is not None:
             self.note("read", f"{ref.buffer.name}{where}")
-        return read(ref)
+        found = read(ref)
+        return found if loose is None or loose.shape != found.shape else self._varied(ref, found, loose)
 
     def store(self, ref: Ref, value: Any, mask: Array | None = None) -> None:
         core = self.current
@@ -327,14 +330,18 @@ class WatchedMachine(Machine):
     def _who(self, core: Core) -> str:
         return f"{core.title}{at_point(core.point)}"
 
-    def _check_read(self, core: Core, ref: Ref, mask: Array | None, where: Region) -> None:
+    def _check_read(self, core: Core, ref: Ref, mask: Array | None, where: Region) -> Array | None:
+        """Tells of memory that nobody wrote; gives where it is if only data says whether its content matters."""
         assert ref.buffer.written is not None
         views = [one for one in ref.views if isinstance(one, Index)]
         part = apply(ref.buffer.written, views)
         if mask is not None and np.shape(mask) == part.shape:
             part = part | ~np.asarray(mask)
-        if part.size and not part.all():
-            self.note("read_unwritten", f"{ref.buffer.name}{where}")
+        if not part.size or part.all():
+            return None
+        self.note("read_unwritten", f"{ref.buffer.name}{where}")
+        matters = self._matters(core)
+        if matters:
             self.faults.add(
                 Fault(
                     "uninitialized-read",
@@ -344,6 +351,28 @@ class WatchedMachine(Machine):
                     about=ref.buffer.name,
                 )
             )
+        return ~part if matters is None else None
+
+    def _matters(self, core: Core) -> bool | None:
+        """Whether what the running statement loads gets anywhere at this step; None where data decides."""
+        if core.point not in self.matters:
+            own = iter(core.point)
+            point = [0 if d in self.call.vmapped else next(own) for d in range(len(self.call.grid))]
+            found: dict[int, bool | None] = {}
+            for one in kernel_facts(self.call, np.array([point], np.int32)).accesses:
+                sure = one.needed is None or bool(one.needed.any())
+                maybe = one.wanted is None or bool(one.wanted.any())
+                before = found.get(id(one.equation), False)
+                found[id(one.equation)] = True if sure or before else None if maybe or before is None else False
+            self.matters[core.point] = found
+        return self.matters[core.point].get(id(self.loading), True)
+
+    def _varied(self, ref: Ref, found: Array, loose: Array) -> Array:
+        """Other content of memory that nobody wrote: whether the result depends on it is seen by running it so."""
+        label = f"what the memory of {ref.buffer.name} holds that nobody wrote"
+        if not self.choices.vary(2, label, self.current.place, ref.buffer.name):
+            return found
+        return np.where(loose, np.ones((), found.dtype), found)
 
     def _touch(
         self, ref: Ref, writes: bool, agent: int, clock: Clock, place: Span | None, what: str,

@@ -274,7 +274,13 @@ def as_device(target: str) -> Any:
 
 
 def whole_message(error: BaseException) -> str:
-    return " ".join(str(error).split())[:2000] or type(error).__name__
+    """Its words on one line; of one that has none, where it was raised."""
+    words = " ".join(str(error).split())[:2000]
+    frames = traceback.extract_tb(error.__traceback__)
+    if words or not frames:
+        return words or "without a message"
+    file = re.sub(r".*[\\/](?:site|dist)-packages[\\/]", "", frames[-1].filename)
+    return f"without a message, raised in {file}:{frames[-1].lineno} ({frames[-1].name})"
 
 
 def try_lowering(writer: Writer, target: str, function: Any, args: Any, kwargs: Any, path: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 
 from hloscope.core.pallas.checks.finding import Finding
 from hloscope.core.pallas.checks.registry import CODES
+from hloscope.core.pallas.child_trace import whole_message
 from hloscope.core.pallas.interpret.faults import Fault
 from hloscope.core.pallas.interpret.order import ORDER_OF_CORES, ORDER_OF_STEPS
 from hloscope.core.pallas.interpret.session import interpret_trace, told_once
@@ -193,3 +194,11 @@ def test_a_refusal_that_is_explained_is_told_once(kernels: Look) -> None:
 def test_every_code_is_explained() -> None:
     for code, known in CODES.items():
         assert known.meaning and known.severity in ("error", "warning", "information"), code
+
+
+def test_an_exception_without_words_is_told_by_its_place() -> None:
+    with pytest.raises(AssertionError) as raised:
+        raise AssertionError
+    assert whole_message(raised.value).startswith("without a message, raised in ")
+    assert whole_message(raised.value).endswith("(test_an_exception_without_words_is_told_by_its_place)")
+    assert whole_message(ValueError("two\n  lines")) == "two lines"

@@ -523,7 +523,7 @@ EXPLAINED_BY_MEMORY = frozenset({"padding-reaches-output", "uninitialized-read"}
 def beside_causes(findings: Sequence[Finding]) -> list[Finding]:
     """Findings, where a changed result and the choice that changed it stand beside what the trace says of that memory
     or order: one fault is told once. That the result changes makes an error of it."""
-    kept = list(findings)
+    kept = _races_beside_writes(findings)
     for one in findings:
         if one.code != "order-dependent" or not one.about:
             continue
@@ -536,6 +536,25 @@ def beside_causes(findings: Sequence[Finding]) -> list[Finding]:
                 kept.remove(one)
                 break
     return kept
+
+
+def _races_beside_writes(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings, where a race with a store that is known to meet itself stands beside what is said of that store."""
+    stores = {_key(one): number for number, one in enumerate(findings) if one.code == "parallel-write-race"}
+    kept: list[Finding | None] = list(findings)
+    for number, one in enumerate(findings):
+        if one.code != "race":
+            continue
+        places = [replace(one, file=at.file, line=at.line, column=at.column) for at, _ in one.related]
+        position = next((stores[_key(spot)] for spot in places if _key(spot) in stores), None)
+        cause = kept[position] if position is not None else None
+        if position is None or cause is None or one.line != cause.line:
+            continue
+        at = Span(one.file, "", one.line, one.column, one.end_line, one.end_column)
+        more = [(spot, text) for spot, text in one.related if (spot.line, spot.column) != (cause.line, cause.column)]
+        kept[position] = replace(cause, related=(*cause.related, (at, one.message), *more))
+        kept[number] = None
+    return [one for one in kept if one is not None]
 
 
 def _place(span: Span | None) -> dict[str, object] | None:

@@ -140,6 +140,19 @@ def test_a_changed_result_stands_beside_what_explains_it() -> None:
     assert with_evidence([padding, carried], [again]) == [padding, told[1]]
 
 
+def test_a_race_with_a_store_that_meets_itself_stands_beside_it() -> None:
+    met = Finding("parallel-write-race", "error", "both write o", "f.py", 4, 5, 4, 9, function="f", call_line=7)
+    store, last = Span("f.py", "k", 4, 5, 4, 9), Span("f.py", "k", 7, 1, 7, 9)
+    race = replace(met, code="race", message="reads o", column=14, related=((store, "writes o"), (last, "differs")))
+    (told,) = beside_causes([race, met])
+    assert told.code == met.code and [(at.column, text) for at, text in told.related] == [
+        (14, "reads o"),
+        (1, "differs"),
+    ]
+    apart = [replace(race, call_line=9), replace(race, related=((last, "writes o"),)), met]
+    assert beside_causes(apart) == apart
+
+
 def test_one_fault_of_a_run_is_told_once() -> None:
     place, other = (Span("f.py", "k", line, 1, line, 9) for line in (4, 7))
     for about, cause in (

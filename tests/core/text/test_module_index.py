@@ -229,7 +229,8 @@ def test_another_process_finds_names_too() -> None:
     name = index.name(index.instruction_count - 1)
     known = index.find_all(name)
     code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).find_all(sys.argv[1]))"
-    done = subprocess.run([sys.executable, "-c", code, name], input=pickle.dumps(index), capture_output=True, check=True)
+    command = [sys.executable, "-c", code, name]
+    done = subprocess.run(command, input=pickle.dumps(index), capture_output=True, check=True)
     assert known and done.stdout.decode().strip() == str(known)
 
 

@@ -117,9 +117,9 @@ after the stage at which they part, rows are the same only to the letter
         if first is not None:
             name = f"{first.pipeline}/{first.pass_name}" if first.pipeline else first.pass_name
             where = f"they part at {name} (stage {first.a} of A, {first.b} of B)"
-            if first.between:
-                more = f" and {len(first.between) - 1} more" if len(first.between) > 1 else ""
-                where += f", in between, {first.between[0]}{more}"
+            lone, *others = first.between or ("",)
+            if lone:
+                where += f", in between, {lone}" + (f" and {len(others)} more" if others else "")
             if first.last_same is None:
                 where = f"different programs from the start: {where}"
         self.head(

@@ -17,11 +17,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from hloscope.core.dumps.blocks import BOMB_FLOOR_BYTES, BOMB_RATIO, BlockFile, gzip_chunks, zstd_chunks
 from hloscope.core.dumps.cut_zip import CutZip, LocalMember
 from hloscope.core.errors import DumpError
+
+M = TypeVar("M")
 
 MAX_DEPTH = 12
 """Folders below the dump that are looked into; XLA writes at most three."""
@@ -135,20 +137,14 @@ class TarSource:
                 if not member.isdir():
                     self.notes.append(f"{_shown(member.name)}: a link or device, left out")
                 continue
-            name = safe_member_name(member.name)
-            if name is None:
-                self.notes.append(f"{_shown(member.name)}: a name that leaves the archive, left out")
-                continue
-            self._members[name] = member
+            _keep(self._members, member.name, member, self.notes)
 
     def entries(self) -> Iterator[Entry]:
         for name, member in self._members.items():
             yield Entry(name, member.size, int(member.mtime * 1e9))
 
     def read(self, path: str, limit: int | None = None) -> bytes:
-        member = self._members.get(path)
-        if member is None:
-            raise DumpError("no such file in the archive", path=path)
+        member = _found(self._members, path)
         if limit is None and member.size > MAX_MEMBER_BYTES:
             raise DumpError(f"{member.size} bytes are too many for one file of an archive", path=path)
         try:
@@ -176,22 +172,15 @@ class ZipSource:
             raise DumpError(f"not a readable zip archive: {error}", path=path) from None
         self._members: dict[str, zipfile.ZipInfo] = {}
         for info in self._zip.infolist():
-            if info.is_dir():
-                continue
-            name = safe_member_name(info.filename)
-            if name is None:
-                self.notes.append(f"{_shown(info.filename)}: a name that leaves the archive, left out")
-                continue
-            self._members[name] = info
+            if not info.is_dir():
+                _keep(self._members, info.filename, info, self.notes)
 
     def entries(self) -> Iterator[Entry]:
         for name, info in self._members.items():
             yield Entry(name, info.file_size)
 
     def read(self, path: str, limit: int | None = None) -> bytes:
-        info = self._members.get(path)
-        if info is None:
-            raise DumpError("no such file in the archive", path=path)
+        info = _found(self._members, path)
         _refuse_large(path, info.file_size, info.compress_size, limit)
         try:
             with self._zip.open(info) as file:
@@ -213,11 +202,7 @@ class CutZipSource:
         self._zip = CutZip(Path(path).open("rb"))
         self._members: dict[str, LocalMember] = {}
         for member in self._zip.members:
-            name = safe_member_name(member.name)
-            if name is None:
-                self.notes.append(f"{_shown(member.name)}: a name that leaves the archive, left out")
-                continue
-            self._members[name] = member
+            _keep(self._members, member.name, member, self.notes)
         self.notes.append(self._zip.end)
         if not self._members:
             self.close()
@@ -228,9 +213,7 @@ class CutZipSource:
             yield Entry(name, member.size)
 
     def read(self, path: str, limit: int | None = None) -> bytes:
-        member = self._members.get(path)
-        if member is None:
-            raise DumpError("no such file in the archive", path=path)
+        member = _found(self._members, path)
         _refuse_large(path, member.size, member.packed, limit)
         try:
             return self._zip.read(member, member.size if limit is None else min(limit, member.size))
@@ -239,6 +222,22 @@ class CutZipSource:
 
     def close(self) -> None:
         self._zip.close()
+
+
+def _keep(members: dict[str, M], name: str, member: M, notes: list[str]) -> None:
+    """Take a member in under its path in the archive; a note where its name leads out of it."""
+    path = safe_member_name(name)
+    if path is None:
+        notes.append(f"{_shown(name)}: a name that leaves the archive, left out")
+    else:
+        members[path] = member
+
+
+def _found(members: dict[str, M], path: str) -> M:
+    """The member with that path. Raises ``DumpError`` where there is none."""
+    if path not in members:
+        raise DumpError("no such file in the archive", path=path)
+    return members[path]
 
 
 def _refuse_large(path: str, size: int, packed: int, limit: int | None) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hloscope.core.hlo.instruction import HloInstruction
     from hloscope.core.hlo.shape import ShapeIndex
 
-Kind = Literal["parameter", "constant", "thread-local", "output", "temp", "preallocated-temp"]
+Kind = Literal["parameter", "constant", "thread-local", "output", "preallocated-temp"]
 """What an allocation is for. ``output`` holds something that the program gives back."""
 
 
@@ -67,7 +67,7 @@ class BufferAllocation:
             return "constant"
         if self.thread_local:
             return "thread-local"
-        return "output" if self.live_out else "temp"
+        return "output" if self.live_out else "preallocated-temp"  # as XLA calls it
 
     def values(self) -> list[HloValue]:
         """Values by number."""

@@ -167,7 +167,7 @@ def test_a_wrong_assignment_is_a_wrong_number() -> None:
     assignment = assign_buffers(module)
     arguments = inputs_for(module.entry, 3)
     wanted = evaluate(module, arguments)
-    temp = next(one for one in assignment.allocations if one.kind == "temp")
+    temp = next(one for one in assignment.allocations if one.is_temp)
     for value in temp.assigned:
         temp.assigned[value] = temp.assigned[value]._replace(offset=0)
     found = run_in_slab(assignment, arguments)

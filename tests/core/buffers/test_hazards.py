@@ -111,7 +111,7 @@ ENTRY q {
     assignment = assign_buffers(module)
     ranges = HloLiveRange(assignment.analysis)
     assert not find_hazards(assignment.analysis, ranges, places_of(assignment))
-    temp = next(one for one in assignment.allocations if one.kind == "temp")
+    temp = next(one for one in assignment.allocations if one.is_temp)
     for value in temp.assigned:
         temp.assigned[value] = Chunk(0, temp.assigned[value].size)
     found = find_hazards(assignment.analysis, ranges, places_of(assignment))

@@ -188,6 +188,21 @@ def test_our_own_compiler_records_what_it_did(capsys: pytest.CaptureFixture[str]
         assert run.why("same").passes[-1].what == "removed"
 
 
+def test_buffers_are_the_same_from_reports_and_made_anew(
+    capsys: pytest.CaptureFixture[str], fixtures: Path, tmp_path: Path
+) -> None:
+    """A ledger keeps the compiler's reports only beside a dump; without them a reader assigns the last stage again."""
+    source = next((fixtures / "dumps/cpu").glob("*before_optimizations.txt"))
+    answers = []
+    for name, more in (("kept", ["--dump-to", tmp_path / "dump"]), ("made", [])):
+        assert hloscope(capsys, "compile", source, "-o", tmp_path / name, *more)[0] == 0
+        with load(str(tmp_path / name)) as run:
+            assert bool(run.sql("SELECT * FROM reports").rows) == (name == "kept")
+        answer = json.loads(hloscope(capsys, "buffers", tmp_path / name, "--json")[1])
+        answers.append({key: value for key, value in answer.items() if key not in ("source", "origin")})
+    assert answers[0] == answers[1] and answers[0]["allocations"]
+
+
 def test_without_fuel_nothing_is_rewritten(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path) -> None:
     hloscope(capsys, "compile", tiny, "-o", tmp_path / "l", "--fuel", "algsimp=0")
     with load(str(tmp_path / "l")) as run:

@@ -49,10 +49,10 @@ _PASS_COLUMNS = (
     "snapshot", "before", "after", "fuel", "unannounced",
 )  # fmt: skip
 _INSERT_PASS = f"INSERT INTO pass_rows({','.join(_PASS_COLUMNS)})VALUES({','.join('?' * len(_PASS_COLUMNS))})"
-_END_PASS = (
-    "UPDATE pass_rows SET ordinal=?,next_pass=?,changed=?,ns=?,file=?,snapshot=?,after=?,fuel=?,unannounced=?"
-    " WHERE id=?"
-)
+_ENDED = ("ordinal", "next_pass", "changed", "ns", "file", "snapshot", "after", "fuel", "unannounced")
+"""What is known of a pass when it ends."""
+_ENDED_AT = tuple(map(_PASS_COLUMNS.index, _ENDED))
+_END_PASS = f"UPDATE pass_rows SET {','.join(f'{column}=?' for column in _ENDED)} WHERE id=?"
 _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -386,17 +386,16 @@ class LedgerWriter:
         spent = ended - started if ns is None else ns
         stored = None if file is None else self._stored_file(file, pipeline, name, next_pass)
         unannounced = None if unannounced is None else _clean(unannounced)
-        following = self._strings[next_pass]
+        known = (
+            self._ordinal, self._strings[next_pass], changed, spent, stored, self._snapshot, self._instructions,
+            fuel_used, unannounced,
+        )  # fmt: skip
         waiting = self._pass_rows.get(row)
         if waiting is None:
-            self._pass_ends.append((
-                self._ordinal, following, changed, spent, stored, self._snapshot, self._instructions, fuel_used,
-                unannounced, row,
-            ))  # fmt: skip
+            self._pass_ends.append((*known, row))
         else:
-            waiting[2], waiting[7:9] = self._ordinal, (following, changed)
-            waiting[10:13] = spent, stored, self._snapshot
-            waiting[14:] = self._instructions, fuel_used, unannounced
+            for at, value in zip(_ENDED_AT, known, strict=True):
+                waiting[at] = value
         self._ordinal += 1
 
     def add_pass(self, record: PassRecord) -> int:

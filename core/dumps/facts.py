@@ -119,14 +119,15 @@ def told_by_both(text: bytes) -> bytes:
 
 def same_program(a: bytes, b: bytes) -> bool:
     """Whether two texts that differ hold the same program: instructions and header are equal, but for what a header
-    says beside the program and, where not both are schedules, the order of the lines."""
+    says beside the program, the order of computations and, where not both are schedules, the order of the lines."""
     (head_a, body_a), (head_b, body_b) = _cut(content(a).strip()), _cut(content(b).strip())
     if [one for one in head_a if one[0] not in _BESIDE] != [one for one in head_b if one[0] not in _BESIDE]:
         return False
     if body_a == body_b:
         return True
-    scheduled = all(("is_scheduled", "true") in head for head in (head_a, head_b))
-    return not scheduled and sorted(body_a.split(b"\n")) == sorted(body_b.split(b"\n"))
+    # Computations of printed text end in a brace alone on its line.
+    end = b"\n}" if all(("is_scheduled", "true") in head for head in (head_a, head_b)) else b"\n"
+    return sorted(part.strip() for part in body_a.split(end)) == sorted(part.strip() for part in body_b.split(end))
 
 
 def _cut(text: bytes) -> tuple[list[tuple[str, str]], bytes]:

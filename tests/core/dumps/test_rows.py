@@ -92,7 +92,14 @@ def test_the_order_of_lines_counts_once_both_are_scheduled(write_dump: WriteDump
         }
         return bool(unannounced(write_dump(files)))
 
+    def with_two(text: str, *order: int) -> str:
+        """The same with two further computations in an order."""
+        head, body = text.split("\n", 1)
+        return "\n\n".join([head, *(f"%c.{one} {{\n  %k.{one} = f32[] constant({one})\n}}" for one in order)]) + body
+
     assert turned(plain) != plain
+    assert not found(with_two(scheduled, 1, 2), with_two(scheduled, 2, 1))
+    assert found(with_two(scheduled, 1, 2), with_two(scheduled, 3, 1))
     assert not found(plain, turned(scheduled)) and found(scheduled, turned(scheduled))
 
 

@@ -7,6 +7,8 @@
   ``null``, ``true``, ``false``, another column's name, or any other bare word (text).
 - A time is converted to the unit of its column. A missing value is unequal to everything but ``null``.
 - A column that holds a list matches when one of its elements does.
+- Passes and pipelines are found by the names that XLA gives them (``layout assignment``) and by those that stand in
+  names of files (``layout_assignment``) alike.
 
 An expression is compiled once against the declared columns, so a misspelt name is an error even where no row exists.
 """
@@ -39,6 +41,8 @@ _SIZES = {
 }  # fmt: skip
 _TIMES = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 """Nanoseconds a unit."""
+_IN_FILE_NAMES = frozenset({"pipeline", "pass", "next_pass"})
+"""Columns whose values a dump spells as its files do, where a blank is an underscore."""
 _CONSTANTS: Mapping[str, bool | None] = {"null": None, "true": True, "false": False}
 _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -192,8 +196,12 @@ class _Parser:
                 pattern = re.compile(text)
             except re.error as error:
                 raise self.error(f"bad regular expression ({error})", token.position) from None
-            return _negated(op == "!~", lambda row: _searches(pattern, row.get(name)))
+            spellings = _spellings if name in _IN_FILE_NAMES else _elements
+            return _negated(op == "!~", lambda row: _searches(pattern, spellings(row.get(name))))
         value = self.value(name, op, token, text)
+        if name in _IN_FILE_NAMES and op in ("=", "!=") and not value.constant and value.column is None:
+            wanted = _in_file_name(text)
+            return _negated(op == "!=", lambda row: wanted in map(_in_file_name, _elements(row.get(name))))
         return _negated(op == "!=", lambda row: _holds("=" if op == "!=" else op, row.get(name), value, row))
 
     def value(self, name: str, op: str, token: _Token, text: str) -> _Value:
@@ -238,8 +246,21 @@ def _elements(value: object) -> Iterable[object]:
     return cast("Iterable[object]", value) if isinstance(value, list | tuple | set | frozenset) else (value,)
 
 
-def _searches(pattern: re.Pattern[str], value: object) -> bool:
-    return any(item is not None and pattern.search(_text(item)) is not None for item in _elements(value))
+def _in_file_name(value: object) -> str | None:
+    from hloscope.core.dumps.passlog import sanitized
+
+    return None if value is None else sanitized(_text(value))
+
+
+def _spellings(value: object) -> Iterable[object]:
+    """A name as the row has it, as in a file's name, and with the blanks that an underscore there may stand for."""
+    for item in _elements(value):
+        if item is not None:
+            yield from (item, _in_file_name(item), _text(item).replace("_", " "))
+
+
+def _searches(pattern: re.Pattern[str], items: Iterable[object]) -> bool:
+    return any(item is not None and pattern.search(_text(item)) is not None for item in items)
 
 
 def _holds(op: str, left: object, value: _Value, row: Row) -> bool:

@@ -103,3 +103,28 @@ def test_says_what_is_wrong_and_where(expression: str, column: int, words: str) 
 def test_an_unknown_unit_or_word_is_no_bound(expression: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         compile_filter(expression, ["bytes", "us"])({"bytes": 3, "us": 4})
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ('pipeline="layout assignment"', [0]),
+        ("pipeline=layout_assignment", [0]),
+        ('pipeline!="layout assignment"', [1, 2]),
+        ('pipeline~"t a"', [0]),
+        ('pipeline~"t_a"', [0]),
+        ('pipeline="part 1"', [1]),
+        ("pipeline=part_1", [1]),
+        ("pipeline~part_1", [1]),
+        ("pipeline=null", [2]),
+        ('name="a b"', []),
+    ],
+)
+def test_a_pipeline_is_found_by_its_name_in_xla_and_in_file_names(expression: str, expected: list[int]) -> None:
+    rows = [
+        {"pipeline": "layout_assignment", "name": "a_b"},
+        {"pipeline": "part 1", "name": "a_b"},
+        {"pipeline": None, "name": "a_b"},
+    ]
+    keep = compile_filter(expression, ("pipeline", "name"))
+    assert [index for index, row in enumerate(rows) if keep(row)] == expected

@@ -116,6 +116,7 @@ def _keys(found: StageDiff) -> dict[str, object]:
         "computations_removed": found.computations_removed,
         "computations_renamed": found.computations_renamed,
         "header": found.header,
+        "metadata_alone": found.metadata_alone,
     }
 
 
@@ -146,9 +147,20 @@ def _show(title: str, found: StageDiff, same: bool) -> None:
     counts = [f"{len(changes):,} {word}" for word, changes in kinds.items() if changes]
     if counts:
         print(", ".join(counts))
+    if found.metadata_alone:
+        print(_metadata_alone(found))
     for text, colour in (*_around(found), *_body(found)):
         click.secho(text, fg=colour or None)
     sys.stdout.flush()
+
+
+def _metadata_alone(found: StageDiff) -> str:
+    """That no modified instruction computes anything else, and whether nothing else differs."""
+    if found.added or found.removed or found.computations_added or found.computations_removed or found.header:
+        return "what is modified differs by metadata alone"
+    if found.renamed or found.computations_renamed or any("name" in one.what for one in found.modified):
+        return "metadata and names alone differ"
+    return "metadata alone differs"
 
 
 def _around(found: StageDiff) -> Iterator[Line]:

@@ -118,6 +118,11 @@ class StageDiff:
             or self.computations_added or self.computations_removed or self.computations_renamed
         )  # fmt: skip
 
+    @property
+    def metadata_alone(self) -> bool:
+        """Whether there are modified instructions, and all of them differ by metadata (and name) alone."""
+        return bool(self.modified) and all({"metadata", "name"}.issuperset(one.what) for one in self.modified)
+
 
 @dataclass(frozen=True, slots=True)
 class TextSpan:

@@ -246,6 +246,31 @@ def test_diff_of_two(hloscope: Hloscope, fixtures: Path, tmp_path: Path) -> None
     assert hloscope("diff", first, fixtures / "dumps/gpu_narrow").code == 1
 
 
+@pytest.mark.parametrize(
+    ("edits", "said"),
+    [
+        ([(', metadata={op_name="neg"}', "")], "metadata alone differs"),
+        ([('op_name="neg"', 'op_name="pos"'), ("b =", "c =")], "metadata and names alone differ"),
+        ([('op_name="neg"', 'op_name="pos"'), ("HloModule m", "HloModule m, num_partitions=2")],
+         "what is modified differs by metadata alone"),
+        ([("negate(", "abs(")], None),
+        ([("HloModule m", "HloModule m, num_partitions=2")], None),
+    ],
+)  # fmt: skip
+def test_diff_says_that_metadata_alone_differs(
+    hloscope: Hloscope, tmp_path: Path, edits: list[tuple[str, str]], said: str | None
+) -> None:
+    a, b = tmp_path / "a.hlo", tmp_path / "b.hlo"
+    text = 'HloModule m\n\nENTRY e {\n  a = f32[] parameter(0)\n  ROOT b = f32[] negate(a), metadata={op_name="neg"}\n}'
+    a.write_text(text)
+    for old, new in edits:
+        text = text.replace(old, new)
+    b.write_text(text)
+    lines = [line for line in hloscope("diff", a, b).out.split("\n") if "metadata" in line]
+    assert [line for line in lines if not line.startswith((" ", "/"))] == ([said] if said else [])
+    assert hloscope("diff", a, b, "--json").json["metadata_alone"] is (said is not None)
+
+
 def test_what_is_cut_off_is_not_called_equal(hloscope: Hloscope, fixtures: Path, tmp_path: Path) -> None:
     whole = "// by hand\nHloModule m\n\nENTRY e {\n  ROOT a = f32[] parameter(0)\n}\n"
     (tmp_path / "whole.hlo").write_text(whole)

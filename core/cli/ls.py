@@ -21,21 +21,23 @@ def command(path: str, table: TableOptions) -> None:
     """List the modules of DUMP (a directory, an archive or a ledger), largest first, without importing it.
 
     "same_as" is the first module with the same program; "differs_by" tells what differs from the compile of the same
-    name before, which is why it was compiled again. The index is what --module takes.
+    name before (the index under "from"), which is why it was compiled again. "order" counts the modules as they were
+    compiled, process by process: --sort order follows them. The index is what --module takes.
     """
     with progress("reading modules") as report:
         listing = list_path(path, progress=report)
     say_notes(listing.notes)
     columns = [
         Column("index"),
+        Column("order", hidden=len(listing.rows) < 2),
         Column("name"),
         Column("instructions"),
         Column("stages"),
         Column("files", hidden=all(row.files is None for row in listing.rows)),
         Column("bytes"),
         Column("same_as", hidden=all(row.same_as is None for row in listing.rows)),
+        Column("differs_from", title="from", hidden=all(row.differs_from is None for row in listing.rows)),
         Column("differs_by", hidden=all(row.differs_by is None for row in listing.rows)),
-        Column("differs_from", hidden=True),
         Column("id", hidden=True),
         Column("folder", hidden=True),
         Column("target", hidden=True),

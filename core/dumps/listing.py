@@ -48,6 +48,8 @@ class ListingRow:
     target: str | None
     note: str | None
     """What is wrong with the snapshot that was read."""
+    order: int = 0
+    """Position among the modules as they were compiled, process by process."""
 
 
 def list_modules(dump: Dump, *, progress: Progress | None = None) -> list[ListingRow]:
@@ -57,9 +59,9 @@ def list_modules(dump: Dump, *, progress: Progress | None = None) -> list[Listin
         facts.append(_facts(module))
         if progress is not None:
             progress(done, len(dump.modules))
-    same, differs = tell_apart(
-        [_DumpedModule(module, found) for module, (found, _) in zip(dump.modules, facts, strict=True)]
-    )
+    compiles = [_DumpedModule(module, found) for module, (found, _) in zip(dump.modules, facts, strict=True)]
+    same, differs = tell_apart(compiles)
+    order = compile_order(compiles)
     return [
         ListingRow(
             index=module.index,
@@ -75,9 +77,19 @@ def list_modules(dump: Dump, *, progress: Progress | None = None) -> list[Listin
             folder=module.folder,
             target=module.target,
             note=note,
+            order=order[module.index],
         )
         for module, (found, note) in zip(dump.modules, facts, strict=True)
     ]
+
+
+def process_folder(folder: str, module: str) -> str:
+    """What tells the processes of a dump apart, of the folder of a module's files.
+
+    With ``--xla_dump_hlo_to_subfolder`` that folder is ``<module>/<host>_<process>/``.
+    """
+    parts = folder.split("/")
+    return "/".join((*parts[:-3], *parts[-2:])) if len(parts) > 2 and parts[-3] == module else folder
 
 
 def input_phrase(kind: FileKind) -> str:
@@ -111,7 +123,7 @@ class Compiled(Protocol):
 
     @property
     def group(self) -> str:
-        """Compiles of one name are compared within a group."""
+        """The process that compiled it: compiles of one name are compared within one."""
         ...
 
     @property
@@ -145,13 +157,22 @@ class Compiled(Protocol):
         ...
 
 
+def compile_order(compiles: Sequence[Compiled]) -> dict[int, int]:
+    """index → position in time, one process after the other."""
+    return {one.index: at for at, one in enumerate(_in_time(compiles))}
+
+
+def _in_time(compiles: Sequence[Compiled]) -> list[Compiled]:
+    return sorted(compiles, key=lambda one: (one.group, one.when))
+
+
 def tell_apart(compiles: Sequence[Compiled]) -> tuple[dict[int, int], dict[int, tuple[int, str]]]:
     """(index → first compile of the same program, index → (compile of the name before, what differs))."""
     first_of: dict[str, Compiled] = {}
     before: dict[tuple[str, str], Compiled] = {}
     same: dict[int, int] = {}
     differs: dict[int, tuple[int, str]] = {}
-    for one in sorted(compiles, key=lambda one: (one.group, one.when)):
+    for one in _in_time(compiles):
         if one.facts is None:
             continue
         twin = first_of.setdefault(one.facts.fingerprint, one)
@@ -201,7 +222,7 @@ class _DumpedModule:
 
     @property
     def group(self) -> str:
-        return self.module.folder
+        return process_folder(self.module.folder, self.module.name)
 
     @property
     def name(self) -> str:

@@ -42,6 +42,8 @@ class ModuleListing:
     target: str | None = None
     note: str | None = None
     """What is wrong with the stage that was read."""
+    order: int = 0
+    """Position among the modules as they were compiled, from 0; processes one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ def _dump(path: str, progress: Progress | None) -> Listing:
                 folder=row.folder,
                 target=row.target,
                 note=row.note,
+                order=row.order,
             )
             for row in list_modules(dump, progress=progress)
         )
@@ -114,7 +117,7 @@ FROM module_rows m LEFT JOIN run_rows r ON r.id=m.run ORDER BY 8 DESC, m.id
 
 def _ledger(path: str, progress: Progress | None) -> Listing:
     from hloscope.core.dumps.facts import broken, scan
-    from hloscope.core.dumps.listing import tell_apart
+    from hloscope.core.dumps.listing import compile_order, tell_apart
     from hloscope.core.ledger.queries import LedgerReader
     from hloscope.core.views.ledger_source import UNFINISHED
 
@@ -150,10 +153,13 @@ def _ledger(path: str, progress: Progress | None) -> Listing:
             if progress is not None:
                 progress(index + 1, len(found))
         same, differs = tell_apart(compiles)
+        order = compile_order(compiles)
         complete = all(run.complete for run in reader.runs())
     for index, row in enumerate(rows):
         earlier, how = differs.get(index, (None, None))
-        rows[index] = replace(row, same_as=same.get(index), differs_by=how, differs_from=earlier)
+        rows[index] = replace(
+            row, same_as=same.get(index), differs_by=how, differs_from=earlier, order=order[index]
+        )
     targets = {row.target for row in rows}
     return Listing(
         "ledger", tuple(rows), [] if complete else [UNFINISHED], targets.pop() if len(targets) == 1 else None
@@ -175,7 +181,9 @@ class _StoredModule:
 
     @property
     def group(self) -> str:
-        return f"{self.run:06d} {self.info.get('folder') or ''}"
+        from hloscope.core.dumps.listing import process_folder
+
+        return f"{self.run:06d} {process_folder(str(self.info.get('folder') or ''), self.name)}"
 
     @property
     def when(self) -> tuple[int, int]:

@@ -144,6 +144,19 @@ def test_a_ledger_tells_its_modules_apart_as_the_dump_does(write_dump: WriteDump
     by_id = {row.id: row for row in of_ledger.rows}
     assert by_id[2].differs_by == "parameter 0: f32[1024] → f32[8]" and by_id[2].differs_from == by_id[1].index
     assert by_id[3].differs_by == "flags: xla_a 0 → 1" and by_id[3].same_as == by_id[2].index
+    assert [by_id[number].order for number in sorted(by_id)] == list(range(len(by_id)))
+
+
+def test_modules_in_folders_of_their_own_keep_the_order_of_their_process(write_dump: WriteDump, hlo: HloText) -> None:
+    files: dict[str, str | bytes] = {
+        f"{name}/host_{process}/module_{number:04d}.{name}.before_optimizations.txt": hlo(bare=f"f32[{number}]")
+        for name, process, number in [("jit_b", 7, 1), ("jit_a", 7, 2), ("jit_b", 7, 3), ("jit_b", 8, 2)]
+    }
+    rows = sorted(list_path(str(write_dump(files))).rows, key=lambda row: row.order)
+    assert [(row.name, row.id, row.folder[-2]) for row in rows] == [
+        ("jit_b", 1, "7"), ("jit_a", 2, "7"), ("jit_b", 3, "7"), ("jit_b", 2, "8"),
+    ]  # fmt: skip
+    assert [row.differs_by for row in rows] == [None, None, "parameter 0: f32[1] → f32[3]", None]
 
 
 def test_a_real_dump_of_many_small_modules(fixtures: Path) -> None:

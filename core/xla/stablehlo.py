@@ -10,10 +10,13 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from hloscope.core.errors import CompileError, ParseError, UnsupportedError
 from hloscope.core.xla.child import clean_environment, run_child
+from hloscope.core.xla.entry_layouts import ENTRY_LAYOUT, Asked, with_entry_layouts
 
 SECONDS = 600.0
 """Longest conversion."""
@@ -23,7 +26,6 @@ BYTECODE = b"ML\xefR"
 _LONGEST = 300
 """Characters of an error that are shown; MLIR may quote a token of any length."""
 
-_ENTRY_LAYOUT = ", entry_computation_layout={"
 _COUNTS = (
     ("replica_count", re.compile(r"\bmhlo\.num_replicas\s*=\s*([0-9]+)")),
     ("num_partitions", re.compile(r"\bmhlo\.num_partitions\s*=\s*([0-9]+)")),
@@ -37,15 +39,23 @@ _LISTED = re.compile(r'^([0-9]+) "-"$', re.M)
 
 
 def stablehlo_to_hlo(data: bytes, path: str) -> str:
-    """HLO text of a StableHLO program, with the replicas and partitions that it is for in its first line.
+    """HLO text of a StableHLO program, with the layouts that its entry gets and the replicas and partitions that it is
+    for in its first line.
 
-    Raises ``ParseError`` with MLIR's own words and position, ``UnsupportedError`` where jaxlib is missing or the
-    program has no HLO form (dynamic shapes), ``CompileError`` where the child fails.
+    Raises ``ParseError`` with MLIR's own words and position or for layouts that XLA refuses, ``UnsupportedError`` where
+    jaxlib is missing or the program has no HLO form (dynamic shapes), ``CompileError`` where the child fails.
     """
-    text, head = _converted(data, path, "hlo")
+    text, answer = _converted(data, path, "hlo")
+    head = str(answer.get("head", ""))
     counts = "".join(
         f", {name}={count[1]}" for name, form in _COUNTS if (count := form.search(head)) is not None and count[1] != "1"
     )
+    line, end, rest = text.partition("\n")
+    try:
+        text = with_entry_layouts(line, _asked(answer, "arguments"), _asked(answer, "results")) + end + rest
+    except ParseError as error:
+        error.path = path
+        raise
     if not data.startswith(BYTECODE):
         name = json.dumps(path, ensure_ascii=False)
         front, found, rest = text.partition("\n%")
@@ -58,7 +68,13 @@ def stablehlo_text(data: bytes, path: str | None = None) -> str:
     return _converted(data, path, "stablehlo")[0]
 
 
-def _converted(data: bytes, path: str | None, form: str) -> tuple[str, str]:
+def _asked(answer: Mapping[str, object], side: str) -> list[Asked]:
+    found = answer.get(side)
+    return [Asked(mode, kind) for mode, kind in cast("list[list[str | None]]", found or [])]
+
+
+def _converted(data: bytes, path: str | None, form: str) -> tuple[str, Mapping[str, object]]:
+    """The program in a form, and what else the child told of it."""
     with tempfile.TemporaryDirectory(prefix="hloscope-") as folder:
         program, made = Path(folder, "program"), Path(folder, "made")
         program.write_bytes(data)
@@ -86,7 +102,7 @@ def _converted(data: bytes, path: str | None, form: str) -> tuple[str, str]:
                 there = _refusal(str(answer["unplaced"]), path, binary=False)
                 refusal.line, refusal.column = there.line, there.column
             raise refusal
-        return made.read_text("utf-8", "surrogateescape"), str(answer.get("head", ""))
+        return made.read_text("utf-8", "surrogateescape"), answer
 
 
 def _refusal(said: str, path: str | None, *, binary: bool) -> ParseError | UnsupportedError:
@@ -111,9 +127,9 @@ def _refusal(said: str, path: str | None, *, binary: bool) -> ParseError | Unsup
 def _with_counts(text: str, counts: str) -> str:
     """Puts the counts behind the entry's layout, where XLA writes them."""
     line, end, rest = text.partition("\n")
-    at = line.find(_ENTRY_LAYOUT)
+    at = line.find(ENTRY_LAYOUT)
     depth = 0
-    for place in range(at + len(_ENTRY_LAYOUT) - 1, len(line) if at >= 0 else 0):
+    for place in range(at + len(ENTRY_LAYOUT) - 1, len(line) if at >= 0 else 0):
         depth += (line[place] == "{") - (line[place] == "}")
         if depth == 0:
             return f"{line[: place + 1]}{counts}{line[place + 1 :]}{end}{rest}"

@@ -15,7 +15,8 @@ from hloscope.core.views.run import load
 TEXT = """#loc1 = loc(fused<"a">["far.py":1:2,
   "near.py":3:4])
 module @double attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
-  func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  func.func public @main(%x: tensor<4xf32> {mhlo.memory_kind = "pinned_host"})
+    -> (tensor<4xf32> {mhlo.layout_mode = "auto"}) {
     %0 = stablehlo.tanh %x : tensor<4xf32>
     %1 = stablehlo.add %0, %0 : tensor<4xf32> loc(#loc1)
     return %1 : tensor<4xf32>
@@ -28,10 +29,11 @@ def test_text_is_the_module_that_xla_would_get(tmp_path: Path) -> None:
     path = tmp_path / "double.mlir"
     path.write_text(TEXT)
     with load(str(path)) as run:
-        module = load_module(run.stage_text(0))
+        text = run.stage_text(0)
+        module = load_module(text)
         (frame,) = run.why("tanh.1").source
-        assert (run.source.module, frame.file, frame.line) == ("double", str(path), 5)
-    assert module.num_partitions == 2
+        assert (run.source.module, frame.file, frame.line) == ("double", str(path), 6)
+    assert module.num_partitions == 2 and "entry_computation_layout={(f32[4]{0:S(5)})->f32[4]}" in text
     assert [one.opcode for one in module.entry.instructions] == ["parameter", "tanh", "add"]
     place = module.entry.root.metadata
     assert place is not None and (place.source_file, place.source_line) == ("near.py", 3)
@@ -50,7 +52,7 @@ def test_what_is_wrong_is_one_line_at_its_place(tmp_path: Path) -> None:
     with pytest.raises(ParseError, match="use of undeclared SSA value name") as caught:
         read_hlo_text(str(path))
     error = caught.value
-    assert (error.path, error.line, error.column) == (str(path), 6, 28) and "\n" not in str(error)
+    assert (error.path, error.line, error.column) == (str(path), 7, 28) and "\n" not in str(error)
 
 
 def test_an_error_at_a_place_in_python_is_one_in_the_file_too(tmp_path: Path) -> None:
@@ -58,7 +60,7 @@ def test_an_error_at_a_place_in_python_is_one_in_the_file_too(tmp_path: Path) ->
     path.write_text(TEXT.replace("stablehlo.add %0, %0", "stablehlo.reverse %0, dims = [3]"))
     with pytest.raises(ParseError, match=r"far\.py:1") as caught:
         read_hlo_text(str(path))
-    assert (caught.value.line, caught.value.column) == (6, 10)
+    assert (caught.value.line, caught.value.column) == (7, 10)
 
 
 def test_without_jaxlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ _SOURCE_LINE = re.compile(r"source_line=(\d++)")
 _TABLE_TEXT = re.compile(r'(\d++)\s++("[^"\\\n]*+(?:\\.[^"\\\n]*+)*+")')
 _TABLE_FIELDS = re.compile(r"(\d++)\s++\{([^{}\n]*+)\}")
 _FIELD = re.compile(r"(\w++)=(\d++)")
-_CONTROL = re.compile(rf"\b{CONTROL}=")
+_CONTROL = f"{CONTROL}="
 _SIGNATURE_NAME = re.compile(r"(?:\(|,)\s*+(?:/\*.*?\*/)?+%?+([A-Za-z_][A-Za-z0-9_.\-]*+)\s*+:", re.S)
 
 
@@ -216,7 +216,7 @@ class ModuleIndex:
 
     def position(self, offset: int) -> tuple[int, int]:
         """0-based line and column, in characters, of an offset."""
-        line = int(np.searchsorted(self.line_starts, offset, "right")) - 1
+        line = _upto(self.line_starts, offset) - 1
         return line, offset - int(self.line_starts[line])
 
     def offset(self, line: int, column: int) -> int:
@@ -278,7 +278,7 @@ class ModuleIndex:
 
     def computation_of(self, i: int) -> int:
         """Number of the computation that holds instruction `i`."""
-        return int(np.searchsorted(self.columns.computation_ends, i, "right"))
+        return _upto(self.columns.computation_ends, i)
 
     @cached_property
     def _computation_numbers(self) -> dict[str, int]:
@@ -339,7 +339,9 @@ class ModuleIndex:
         n = self.instruction_count
         user = np.repeat(np.arange(n, dtype=np.int32), np.diff(c.operand_rows))
         known = c.operands >= 0
-        pairs = np.unique(c.operands[known].astype(np.int64) * n + user[known])
+        pairs = np.sort(c.operands[known].astype(np.int64) * n + user[known])
+        # Not numpy's unique: by hashes it takes ten times as long.
+        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
         pointers = np.zeros(n + 1, np.int32)
         np.cumsum(np.bincount(pairs // n if n else pairs, minlength=n), out=pointers[1:])
         return pointers, (pairs % n if n else pairs).astype(np.int32)
@@ -415,8 +417,8 @@ class ModuleIndex:
         """Every instruction of that name (one per computation at most, in a right module), ascending."""
         word = name.removeprefix("%")
         hashes, order = self._name_hashes
-        begin = int(np.searchsorted(hashes, hash(word), "left"))
-        end = int(np.searchsorted(hashes, hash(word), "right"))
+        value = hashes.dtype.type(hash(word))
+        begin, end = int(hashes.searchsorted(value, "left")), int(hashes.searchsorted(value, "right"))
         return sorted(i for i in order[begin:end].tolist() if self.name(i) == word)
 
     def find(self, name: str, computation: str | int | None = None) -> int | None:
@@ -484,9 +486,9 @@ class ModuleIndex:
         starts, ends = self.columns.starts, self.columns.ends
         order = self._order
         if order is None:
-            k = int(np.searchsorted(starts, offset, "right")) - 1
+            k = _upto(starts, offset) - 1
             return k if k >= 0 and offset <= int(ends[k]) else None
-        k = int(np.searchsorted(starts[order], offset, "right")) - 1
+        k = _upto(starts[order], offset) - 1
         while k >= 0:
             if offset <= int(ends[order[k]]):
                 return int(order[k])
@@ -496,7 +498,7 @@ class ModuleIndex:
     def computation_at(self, offset: int) -> int | None:
         """The computation whose text holds an offset, the innermost of nested ones."""
         starts, stops = self.columns.computation_starts, self.columns.computation_stops
-        k = int(np.searchsorted(starts, offset, "right")) - 1
+        k = _upto(starts, offset) - 1
         # Only bodies written inside an instruction nest, so the walk outwards is short.
         while k >= 0 and offset > int(stops[k]):
             if not self._nested:
@@ -519,11 +521,14 @@ class ModuleIndex:
     def control_predecessors(self) -> frozenset[int]:
         """The instructions that others name in their control-predecessors."""
         found: set[int] = set()
-        for match in _CONTROL.finditer(self.source):
-            i = self.instruction_at(match.start())
+        # By hand: a pattern that begins with a word boundary tries every character.
+        at, step = self.source.find(_CONTROL), len(_CONTROL)
+        while at >= 0:
+            i = self.instruction_at(at)
+            at = self.source.find(_CONTROL, at + step)
             for one in () if i is None else self.parts(i).attribute_references(self.source, (CONTROL,)):
-                at = self.find(one.name, self.computation_of(i or 0))
-                found.update(() if at is None else (at,))
+                before = self.find(one.name, self.computation_of(i or 0))
+                found.update(() if before is None else (before,))
         return frozenset(found)
 
     def signature_names(self, computation: int) -> list[tuple[str, Span]]:
@@ -581,6 +586,12 @@ class ModuleIndex:
             if attribute.key_span[0] <= offset <= attribute.value[1]:
                 return Target("attribute", attribute.key, (attribute.key_span[0], attribute.value[1]), i, number, i)
         return Target("none", "", (offset, offset), i, number)
+
+
+def _upto(column: np.ndarray, value: int) -> int:
+    """How many entries of an ascending column are at most `value`."""
+    # A bare int would have the whole column brought to its type first.
+    return int(column.searchsorted(column.dtype.type(value), "right"))
 
 
 def _table_rows(pattern: re.Pattern[str], text: str, span: Span | None) -> Iterator[tuple[int, str]]:

@@ -561,7 +561,7 @@ class _Splice:
             return False
         said: set[tuple[int, str]] = set()
         for position in unknown.tolist():
-            i = int(np.searchsorted(pointers, position, "right")) - 1
+            i = int(pointers.searchsorted(pointers.dtype.type(position), "right")) - 1
             words = _called_words(index, i)
             k = position - int(pointers[i])
             if len(words) != int(pointers[i + 1]) - int(pointers[i]):

@@ -10,7 +10,7 @@ import click
 from hloscope.core.cli.opening import module_option, refuse_existing, say_notes
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.cli.progress import progress
-from hloscope.core.errors import UnsupportedError, UsageError
+from hloscope.core.errors import CompileError, UnsupportedError, UsageError
 from hloscope.core.views.inputs import InputKind, classify, content
 from hloscope.core.views.run import load
 from hloscope.core.views.summary import summary_keys, summary_text
@@ -79,11 +79,16 @@ def _xla_flags(flags: str | None, disable: str | None) -> list[str]:
     return found if disable is None else [*found, f"--xla_disable_hlo_passes={disable}"]
 
 
-def _first_stage(path: str, module: str | None) -> str:
-    """The program to compile: a file's text, or the first stage of a dump or ledger."""
+def _first_stage(path: str, module: str | None) -> tuple[str, str]:
+    """The program to compile (a file's text, or the first stage of a dump or ledger), and where it stands.
+
+    Raises a HloscopeError with its position where it is known to break off.
+    """
     with load(path, module) as run:
         say_notes(run.notes)
-        return run.stage_text(0)
+        if run.fault(0) is not None:
+            run.stage_module(0)
+        return run.stage_text(0), run.stage_path(0)
 
 
 def _with_xla(
@@ -102,7 +107,12 @@ def _with_xla(
         if given.kind is InputKind.STABLEHLO:
             compile_stablehlo(content(given), dump_to=folder, target=target, flags=flags, pass_log=True)
         else:
-            compile_hlo_text(_first_stage(path, module), dump_to=folder, target=target, flags=flags, pass_log=True)
+            text, where = _first_stage(path, module)
+            try:
+                compile_hlo_text(text, dump_to=folder, target=target, flags=flags, pass_log=True)
+            except CompileError as error:
+                error.path = error.path or where
+                raise
         with progress("importing stages") as report:
             result = import_dump(
                 folder, output, force=force, kind="capture", proto_reader=proto_reader, progress=report
@@ -149,7 +159,8 @@ def _with_core(
     pipelines = whole_pipeline(target.backend, registry)
     # Names and text are checked before any file is made.
     check_names(pipelines, PassContext(fuel=Fuel.parse(fuel), flags=settings), registry)
-    program = load_module(_first_stage(path, module), path=path)
+    text, where = _first_stage(path, module)
+    program = load_module(text, path=where)
     dumps = None
     if dump_to is not None:
         dumps = DumpWriter(

@@ -14,7 +14,7 @@ from hloscope.core.cli.opening import module_option, opened, say_notes
 from hloscope.core.cli.output import Column, TableOptions, emit_object, emit_table, json_option
 from hloscope.core.cli.progress import progress
 from hloscope.core.cli.stage_texts import StageTexts
-from hloscope.core.errors import UsageError
+from hloscope.core.errors import ParseError, UsageError
 
 if TYPE_CHECKING:
     from hloscope.core.runtime.evaluator import Array
@@ -85,8 +85,13 @@ def command(
             cache=None if no_cache else cache_folder(),
         )
         texts = StageTexts(run, begin, end)
+        inputs = _inputs(args_path)
         with progress("evaluating stages") as report:
-            found = replay(texts.readers(), options, inputs=_inputs(args_path), progress=report)
+            try:
+                found = replay(texts.readers(), options, inputs=inputs, progress=report)
+            except ParseError as error:
+                error.path = error.path or run.stage_path(begin)  # of the others it is a verdict
+                raise
         say_notes(texts.notes)
         rows = [_row(run, verdict, begin) for verdict in found.stages]
         culprit = None if found.first_difference is None else begin + found.first_difference

@@ -72,17 +72,18 @@ def command(
         source, number = run.source, run.resolve(stage)
         stages = StageTexts(run, 0, number)
         texts = stages.readers()
-        opened_stage = OneStage.of(texts, number, path)
-        inputs = _inputs(opened_stage, args_path, seed, path)
+        where = run.stage_path(number)
+        opened_stage = OneStage.of(texts, number, where)
+        inputs = _inputs(opened_stage, args_path, seed, where)
         if engine == "xla":
-            outputs = _on_xla(opened_stage.module, texts[number](), inputs, path)
+            outputs = _on_xla(opened_stage.module, texts[number](), inputs, where)
         else:
             from hloscope.core.xla.kernel_ir import read_kernel
 
             options = EvaluationOptions(
                 seed=seed, opaque=frozenset(opaque), elided=elided, step_limit=step_limit, kernels=read_kernel
             )
-            outputs = _on_reference(opened_stage, texts[number](), inputs, path, options)
+            outputs = _on_reference(opened_stage, texts[number](), inputs, where, options)
         say_notes(stages.notes)
     if output is not None:
         npz.write(output, inputs=inputs, outputs=outputs)

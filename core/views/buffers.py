@@ -31,7 +31,7 @@ from hloscope.core.buffers.recompute import Recompute, recomputable
 from hloscope.core.dumps.buffer_reports import read_buffer_assignment, read_live_ranges, read_values
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import DumpError, HloscopeError, UnsupportedError
-from hloscope.core.text.reader import check_room, load_module
+from hloscope.core.text.reader import check_room
 from hloscope.core.views.data import BufferPlace, SourceFrame
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class Buffers:
         try:
             own = map_of_assignment(self.assignment)
         except HloscopeError as error:
-            memory.notes.append(f"the dump has no report to use on {missing}: {error.message}")
+            memory.notes.append(f"the dump has no report to use on {missing}, nor a module that tells: {error}")
             return
         memory.notes.append(f"the dump has no report to use on {missing}: they are computed from the scheduled module")
         from dataclasses import replace
@@ -306,9 +306,8 @@ class Buffers:
     def module(self) -> HloModule:
         """The scheduled module: the run's last stage, or that stage with copies and a schedule of ours."""
         if self._module is None:
-            text = self._run.stage_text(-1)
-            check_room(text, self._run.source.path, each=_ASSIGNING_BYTES)
-            module = load_module(text, path=self._run.source.path)
+            check_room(self._run.stage_text(-1), self._run.source.path, each=_ASSIGNING_BYTES)
+            module = self._run.stage_module(-1)
             if not module.is_scheduled:
                 from hloscope.core.views.scheduling import schedule_for_buffers
 
@@ -414,10 +413,10 @@ class Buffers:
         found += order_hazards(self.module, self._edges_before_scheduling())
         if len(self._run) > 1:
             try:
-                first = load_module(self._run.stage_text(0), path=self._run.source.path)
+                first = self._run.stage_module(0)
                 found += lost_donations(first, self.module)
             except HloscopeError as error:
-                self._notes.append(f"donations cannot be told: {error.message}")
+                self._notes.append(f"donations cannot be told: {error}")
         return found
 
     def _edges_before_scheduling(self) -> list[tuple[str, str]]:
@@ -429,9 +428,9 @@ class Buffers:
             if "control-predecessors" not in text:
                 return []
             try:
-                return control_edges(load_module(text, path=self._run.source.path))
+                return control_edges(self._run.stage_module(number))
             except HloscopeError as error:
-                self._notes.append(f"control edges before scheduling cannot be told: {error.message}")
+                self._notes.append(f"control edges before scheduling cannot be told: {error}")
                 return []
         return []
 

@@ -14,7 +14,6 @@ from hloscope.core.hlo.computation import HloComputation
 from hloscope.core.hlo.element_types import ELEMENT_TYPES
 from hloscope.core.hlo.instruction import HloInstruction
 from hloscope.core.hlo.shape import Shape
-from hloscope.core.text import load_module
 from hloscope.core.text.printer import print_module
 from hloscope.core.views.real_target import real_target
 from hloscope.core.views.run import load
@@ -56,13 +55,13 @@ def prove_changes(run: Run, changes: Sequence[str], named: str | None = None) ->
     Raises UsageError for a change that cannot be made in the program, UnsupportedError where wheels are missing and
     CompileError where the compiler refuses the program or forgets the donation.
     """
-    text, index = run.stage_text(0), run.stage_index(-1)
+    index = run.stage_index(-1)
     with real_target(run.source.target, run.report(FileKind.TARGET_CONFIG), named) as target:
         plain: dict[tuple[str, ...], tuple[str, int, int]] = {}
         proofs: list[Proof] = []
         for change in changes:
             kind, _, rest = change.partition(":")
-            module = load_module(text, path=run.source.path)
+            module = run.stage_module(0)
             flags = (_KEEP_NARROW,) if kind == "dtype" else ()
             donated: int | None = None
             if kind == "donate" and rest.isdigit():
@@ -77,7 +76,7 @@ def prove_changes(run: Run, changes: Sequence[str], named: str | None = None) ->
             else:
                 raise UsageError(f"the compiler cannot be asked of {change!r}")
             if flags not in plain:
-                plain[flags] = _compiled(print_module(load_module(text)), target, flags)
+                plain[flags] = _compiled(print_module(run.stage_module(0)), target, flags)
             compiler, total, peak = plain[flags]
             _, new_total, new_peak = _compiled(print_module(module), target, flags, donated)
             proofs.append(Proof(change, compiler, total, new_total, peak, new_peak, note))
@@ -104,7 +103,7 @@ def _donate(module: HloModule, number: int) -> str:
 def _in_program(module: HloModule, name: str, op_name: str | None, run: Run) -> HloInstruction:
     """What made a value of the final module in the program as it was written: by its operation's name and its shape."""
     bare, brace, rest = name.partition("{")
-    final = load_module(run.stage_text(-1), path=run.source.path).find_instruction(bare)
+    final = run.stage_module(-1).find_instruction(bare)
     if final is None:
         raise UsageError(f"no instruction {bare!r} in the scheduled module")
     index = tuple(int(part) for part in rest.rstrip("}").split(",") if part.strip().isdigit()) if brace else ()

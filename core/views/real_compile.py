@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hloscope.core.analysis.real_compile import StageName
-from hloscope.core.errors import DumpError
-from hloscope.core.text import load_module
+from hloscope.core.errors import HloscopeError
 
 if TYPE_CHECKING:
     from hloscope.core.dumps.filenames import FileKind
@@ -40,11 +39,11 @@ class RunCompile:
         return self._run.stage_text(index)
 
     def module(self, index: int) -> HloModule:
-        row, fault = self._run.outline[index], self._run.fault(index)
-        if fault is not None:
-            where = row.file or f"stage {index}"
-            raise DumpError(f"{fault} (stage {index}, after {row.pass_name})", path=f"{self.path}/{where}")
-        return load_module(self.text(index), path=f"{self.path}/{row.file}" if row.file else self.path)
+        try:
+            return self._run.stage_module(index)
+        except HloscopeError as error:
+            error.message += f" (stage {index}, after {self._run.outline[index].pass_name})"
+            raise
 
     def report(self, kind: FileKind) -> str | None:
         return self._run.report(kind)

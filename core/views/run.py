@@ -16,7 +16,7 @@ from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from hloscope.core.errors import HloscopeError, UsageError
+from hloscope.core.errors import DumpError, HloscopeError, ParseError, UsageError
 from hloscope.core.views.data import EventRow, ModuleRow, PassRow, Place, Source, StageDiff, Summary, WhyFacts
 from hloscope.core.views.narrowed import dumped_passes, unread_before, unread_range
 from hloscope.core.views.stages import (
@@ -35,6 +35,7 @@ from hloscope.core.views.stages import (
 if TYPE_CHECKING:
     from hloscope.core.analysis.real_compile import PassPair
     from hloscope.core.dumps.filenames import FileKind
+    from hloscope.core.hlo.module import HloModule
     from hloscope.core.layout.replay import Replay
     from hloscope.core.ledger.queries import Cell, SqlResult
     from hloscope.core.text.module_index import ModuleIndex
@@ -236,6 +237,34 @@ class Run:
     def stage_text(self, index: int) -> str:
         """The text after a row. Bytes that are not UTF-8 become replacement characters."""
         return self.stage_bytes(index).decode("utf-8", "replace")
+
+    def stage_path(self, index: int) -> str:
+        """Where the text after a row stands, for errors that name a line of it: the file of the dump, by its name in
+        what was opened."""
+        at = self.resolve(index)
+        while at and not self.outline[at].own_snapshot:
+            at -= 1
+        file = self.outline[at].file
+        return self.source.path if file is None else f"{self.source.path}/{file}"
+
+    def stage_module(self, index: int) -> HloModule:
+        """The module after a row, made anew. Raises DumpError for a row that has a fault and ParseError for another text
+        that is not right, both with the file and, as far as there is one, the place in it."""
+        from hloscope.core.text import load_module
+
+        fault, data, path = self.fault(self.resolve(index)), self.stage_bytes(index), self.stage_path(index)
+        if fault is None:
+            return load_module(data.decode("utf-8", "replace"), path=path)
+        from hloscope.core.dumps.facts import broken
+
+        told = DumpError(fault, path=path)
+        if data.startswith(b"HloModule") and broken(data) is not None:  # else it is the text of a stage before
+            try:
+                load_module(data.decode("utf-8", "replace"), path=path)
+                told.line = data.rstrip().count(b"\n") + 1
+            except ParseError as error:
+                told = DumpError(error.message, path=path, line=error.line, column=error.column)
+        raise told
 
     def stage_digest(self, index: int) -> bytes:
         """Identity of the text: equal for stages with equal text."""

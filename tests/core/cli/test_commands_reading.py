@@ -304,6 +304,36 @@ def test_a_stage_that_cannot_be_read_is_not_called_equal(hloscope: Hloscope, fix
         assert hloscope("diff", path, "--from", stage - 1, "--to", stage + 1).code == 1
 
 
+@pytest.mark.parametrize(
+    ("cut", "arguments"),
+    [
+        ("after_optimizations", ["buffers", "D"]),
+        ("after_optimizations", ["buffers", "D", "--what-if", "donate:0", "--prove"]),
+        ("after_optimizations", ["run", "D", "--stage", "-1"]),
+        ("before_optimizations", ["run", "D", "--stage", "0"]),
+        ("before_optimizations", ["replay", "D"]),
+        ("before_optimizations", ["compile", "D", "-o", "O"]),
+        ("before_optimizations", ["compile", "D", "--engine", "xla", "-o", "O"]),
+        ("0001.fusion.after_fusion.before_dce", ["fusion", "D"]),
+    ],
+)
+def test_a_stage_that_breaks_off_is_named_with_file_and_place(
+    hloscope: Hloscope, tmp_path: Path, cut: str, arguments: list[str]
+) -> None:
+    text = "HloModule f, is_scheduled=true\n\nENTRY e {\n  a = f32[4] parameter(0)\n  ROOT b = f32[4] negate(a)\n}\n"
+    names = ("before_optimizations", "0000.fusion.after_pipeline-start.before_fusion",
+             "0001.fusion.after_fusion.before_dce", "cpu_after_optimizations")  # fmt: skip
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    for name in names:
+        (dump / f"module_0001.f.{name}.txt").write_text(text[:-9] if name.endswith(cut) else text)
+    given = {"D": str(dump), "O": str(tmp_path / "run.ledger")}
+    answer = hloscope(*(given.get(one, one) for one in arguments))
+    (file,) = (name for name in names if name.endswith(cut))
+    last = answer.err.splitlines()[-1]
+    assert answer.code == 2 and last.startswith(f"hloscope: {dump}/module_0001.f.{file}.txt:5:22: "), answer.err
+
+
 @pytest.mark.parametrize("arguments", [["--stage", "999"], ["--stage", "1", "--from", "0"], ["--stage", "x"]])
 def test_diff_of_stages_that_are_not_there(hloscope: Hloscope, dump: Path, arguments: list[str]) -> None:
     outcome = hloscope("diff", dump, *arguments)

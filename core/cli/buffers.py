@@ -80,6 +80,7 @@ def command(
         return 0
     from hloscope.core.views.buffers import Buffers
     from hloscope.core.views.prove_buffers import prove_changes
+    from hloscope.core.xla.targets import backend_of
 
     if prove and not changes:
         raise UsageError("--prove needs a change to prove", hint="for example --what-if donate:0")
@@ -99,7 +100,7 @@ def command(
             file = run.outline[-1].file or f"{run.source.module or 'module'}.after_optimizations.txt"
             _write_reports(buffers.assignment, folder, os.path.basename(file).removesuffix(".txt"))
         # Only the real compiler knows a TPU's assignment.
-        asked_of_compiler = prove and (target or run.source.target) == "tpu"
+        asked_of_compiler = prove and (backend_of(target) or run.source.target) == "tpu"
         told = [] if asked_of_compiler else [buffers.what_if(change) for change in changes]
         again = buffers.recomputable() if recompute else None
         found = buffers.map(largest=largest, hazards=hazards)

@@ -10,7 +10,7 @@ import click
 from hloscope.core.cli.opening import module_option, refuse_existing, say_notes
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.cli.progress import progress
-from hloscope.core.errors import CompileError, UnsupportedError, UsageError
+from hloscope.core.errors import CompileError, UsageError
 from hloscope.core.views.inputs import InputKind, classify, content
 from hloscope.core.views.run import load
 from hloscope.core.views.summary import summary_keys, summary_text
@@ -143,11 +143,10 @@ def _with_core(
     from hloscope.core.passes.registry import Registry
     from hloscope.core.text import load_module
     from hloscope.core.version import version
+    from hloscope.core.xla.targets import not_public
 
     if target.backend not in PIPELINES:
-        raise UnsupportedError(
-            f"our own compiler has no {target.backend} pipeline yet", hint=f"--engine xla compiles for {target.name}"
-        )
+        raise not_public(target.name)
     registry = Registry()
     for file in plugin:
         registry.load_plugin(file)

@@ -115,10 +115,13 @@ def _show_list(registry: Registry, as_json: bool) -> int:
 
 def _chosen_passes(passes: str | None, pipeline: str | None, until: str | None, registry: Registry) -> list[HloPass]:
     from hloscope.core.passes.pipelines import cut_before, named_pipeline, transforms_pipeline, whole_pipeline
+    from hloscope.core.xla.targets import backend_of, not_public
 
     if (passes is None) == (pipeline is None):
         raise UsageError("opt needs either --passes or --pipeline", hint="hloscope opt --list shows what there is")
     if pipeline is not None:
+        if backend_of(pipeline) == "tpu":
+            raise not_public(pipeline)
         if until is None:
             return named_pipeline(pipeline, registry)
         return cut_before(whole_pipeline(pipeline, registry), until)

@@ -33,6 +33,7 @@ from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.errors import DumpError, HloscopeError, UnsupportedError
 from hloscope.core.text.reader import check_room
 from hloscope.core.views.data import BufferPlace, SourceFrame
+from hloscope.core.xla.targets import backend_of as backend_of_target
 
 if TYPE_CHECKING:
     from hloscope.core.buffers.allocation import BufferAssignment, Refusal
@@ -174,7 +175,7 @@ class Buffers:
 
     def __init__(self, run: Run, target: str | None = None) -> None:
         self._run = run
-        self._target = target or run.source.target
+        self._target = backend_of_target(target) or run.source.target
         """Whose rules: the run's target unless the caller knows better."""
         self._notes: list[str] = []
         self._assignment: BufferAssignment | None = None

@@ -248,8 +248,8 @@ class Run:
         return self.source.path if file is None else f"{self.source.path}/{file}"
 
     def stage_module(self, index: int) -> HloModule:
-        """The module after a row, made anew. Raises DumpError for a row that has a fault and ParseError for another text
-        that is not right, both with the file and, as far as there is one, the place in it."""
+        """The module after a row, made anew. Raises DumpError for a row that has a fault and ParseError for another
+        text that is not right, both with the file and, as far as there is one, the place in it."""
         from hloscope.core.text import load_module
 
         fault, data, path = self.fault(self.resolve(index)), self.stage_bytes(index), self.stage_path(index)

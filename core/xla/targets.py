@@ -120,6 +120,21 @@ def install_command(target: Target) -> str:
     return f"pip install {target.wheels.format(jax=jax_version() or '')}"
 
 
+def backend_of(name: str | None) -> str | None:
+    """``cpu``, ``gpu`` or ``tpu`` of a target's name; the name itself where it is none of ``TARGETS``."""
+    return TARGETS[name].backend if name in TARGETS else name
+
+
+def not_public(name: str) -> UnsupportedError:
+    """The refusal to compile for a TPU with passes of our own, and what there is instead."""
+    here = "" if is_available(TARGETS["v5e"]) else f" once {install_command(TARGETS['v5e'])} was run"
+    return UnsupportedError(
+        f"no pipeline of our own for {name}: the passes of XLA:TPU are not public",
+        hint=f"hloscope compile --engine xla --target v5e compiles for it without a device{here};"
+        " hloscope opt --passes runs passes of ours on any module",
+    )
+
+
 def require(name: str) -> Target:
     """The target of that name, if it can be compiled for here. Raises ``UsageError`` or ``UnsupportedError``."""
     target = find_target(name)

@@ -253,6 +253,17 @@ def test_compile_refuses_before_it_writes(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.hlo"]
 
 
+@pytest.mark.parametrize("command", [["compile", "--target", "v5e"], ["opt", "--pipeline", "tpu"]])
+def test_what_is_not_public_is_refused_with_what_there_is_instead(
+    capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path, command: list[str]
+) -> None:
+    code, out, err = hloscope(capsys, *command, tiny, "-o", tmp_path / "l")
+    assert code == 2 and out == "" and err.count("\n") == 1
+    assert f"for {command[-1]}: the passes of XLA:TPU are not public" in err and "--engine xla --target v5e" in err
+    code, _, err = hloscope(capsys, "buffers", tiny, "--target", "v5e")
+    assert code == 2 and "the TPU compiler's buffer assignment is not reproduced" in err
+
+
 def test_compile_of_broken_text_writes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "cut.hlo").write_text(MODULE[: MODULE.index("ROOT") + 10])
     code, _, err = hloscope(capsys, "compile", tmp_path / "cut.hlo", "-o", tmp_path / "l")

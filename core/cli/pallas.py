@@ -102,7 +102,7 @@ def command(
 
 
 def _finding_row(finding: Any) -> dict[str, object]:
-    row = {field.name: getattr(finding, field.name) for field in dataclasses.fields(finding)}
+    row = {field.name: getattr(finding, field.name) for field in dataclasses.fields(finding) if field.name != "joints"}
     row["related"] = [
         {"file": span.file, "line": span.line, "column": span.column, "message": text} for span, text in finding.related
     ]

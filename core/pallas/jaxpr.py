@@ -37,6 +37,28 @@ class Span:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
 
+    @property
+    def spot(self) -> tuple[str, int, int]:
+        """Where it begins, whatever function it is seen from."""
+        return self.file, self.line, self.column
+
+
+Joint: TypeAlias = tuple[object, ...]
+"""What ties findings of one call to one fault: those that share a joint are told as one.
+
+``("at", spot, memory)``: a statement's access that something does not order; ``("copy", spot)`` and ``("semaphore",
+name)``: a copy that somebody starts, and what it signals; ``("late", memory)``: a copy into memory whose end is not
+waited for; ``("fetched", operand)`` and ``("blocks", operand)``: the pipeline's fetch and write-back; ``("again",
+operand)``: an output block that comes back; ``("empty", memory)``: nothing is ever stored there; ``("folded",
+operand)``: steps of different indices get one block, and ``("uncovered" or "unwritten", operand)``: others get none.
+"""
+NO_JOINTS: frozenset[Joint] = frozenset()
+
+
+def joint_at(place: Span | None, memory: str) -> frozenset[Joint]:
+    """A statement's access of some memory."""
+    return frozenset({("at", place.spot, memory)}) if place is not None else NO_JOINTS
+
 
 @dataclass(frozen=True, slots=True)
 class Aval:

@@ -19,6 +19,7 @@ from hloscope.core.ledger import LedgerWriter
 from hloscope.core.ledger.events import PallasFinding
 from hloscope.core.pallas.accesses import SPACES, kernel_facts
 from hloscope.core.pallas.call import PallasCall, Program
+from hloscope.core.pallas.causes import beside_causes, joined, ordered
 from hloscope.core.pallas.checks.finding import Finding, Subject
 from hloscope.core.pallas.checks.kernel_slices import LEFT_TO_A_RUN
 from hloscope.core.pallas.checks.registry import CODES, check_call
@@ -26,7 +27,6 @@ from hloscope.core.pallas.checks.undecided import said_once
 from hloscope.core.pallas.chips import Chip, find_chip
 from hloscope.core.pallas.grid import Schedule, walk
 from hloscope.core.pallas.interpret.generic import known_operands
-from hloscope.core.pallas.interpret.order import ORDERS
 from hloscope.core.pallas.jaxpr import Array, Span, statements
 from hloscope.core.pallas.tracing import Trace, trace_file
 
@@ -174,7 +174,7 @@ def analyse(
         from hloscope.core.pallas.static_source import scan_file
 
         calls, findings = scan_file(path, function, target)
-        report = PallasReport(path, calls, ordered(findings), [STATIC], target=target)
+        report = PallasReport(path, calls, ordered(beside_causes(findings)), [STATIC], target=target)
         record_findings(report, recorder)
         return report
     traced = trace_file(path, function, args=args, lower=target)
@@ -197,11 +197,11 @@ def analyse(
         by_text = untraced_findings(path, function, target, places, refusals, refused)
         report.findings = ordered([*report.findings, *by_text])
     if interpret:
-        told = told_by_running(report.findings, findings)
-        known = with_evidence(without_decided(report.findings, told), [one for one in findings if one not in told])
-        report.findings = ordered(beside_causes([*known, *told]))
+        report.findings = joined(report.findings, findings)
         report.rungs.extend(rungs)
-    report.findings = said_once(report.findings)
+    else:
+        report.findings = beside_causes(report.findings)
+    report.findings = said_once(ordered(report.findings))
     record_findings(report, recorder)
     return report
 
@@ -453,108 +453,6 @@ def step_rows(schedule: Schedule, most: int = MOST_STEPS_SHOWN) -> tuple[Mapping
             }
         )
     return tuple(rows)
-
-
-def ordered(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings by place, each told once."""
-    seen: set[tuple[object, ...]] = set()
-    unique: list[Finding] = []
-    for one in findings:
-        key = (one.code, one.file, one.line, one.column, one.message, one.function, one.call_line)
-        if key not in seen:
-            seen.add(key)
-            unique.append(one)
-    return sorted(unique, key=lambda one: (one.file, one.line, one.column, one.code))
-
-
-SAME_FAULT: Mapping[str, str] = {"out-of-bounds": "kernel-slice-out-of-range", "race": "parallel-write-race"}
-"""Code of a run -> code under which the static check tells the same."""
-
-
-def told_by_running(known: Sequence[Finding], run: Sequence[Finding]) -> list[Finding]:
-    """Findings of a run without those that were known at the same place before."""
-
-    def key(one: Finding, code: str | None) -> tuple[object, ...]:
-        return code, one.file, one.line, one.column, one.function, one.call_line
-
-    places = {key(one, one.code) for one in known}
-    for one in known:
-        if one.code == "parallel-write-race":  # the pipeline's writes of a block are told at its index map
-            spots = (replace(one, line=span.line, column=span.column, file=span.file) for span, _ in one.related)
-            places |= {key(spot, one.code) for spot in spots}
-
-    def is_new(one: Finding) -> bool:
-        if one.code == "unsupported":  # each has a reason of its own
-            return True
-        return not {key(one, one.code), key(one, SAME_FAULT.get(one.code))} & places
-
-    return [one for one in run if is_new(one)]
-
-
-def without_decided(known: Sequence[Finding], run: Sequence[Finding]) -> list[Finding]:
-    """Findings of a trace without what it left open and a run found to be a fault, at the same place."""
-
-    faults = {_key(one) for one in run if one.severity == "error"}
-    return [one for one in known if one.code != "unsupported" or _key(one) not in faults]
-
-
-def with_evidence(known: Sequence[Finding], again: Sequence[Finding]) -> list[Finding]:
-    """Findings of a trace with the places that a run names when it tells the same again."""
-    found: list[Finding] = []
-    for one in known:
-        places = {(one.file, one.line, one.column)} | {(at.file, at.line, at.column) for at, _ in one.related}
-        more: list[tuple[Span, str]] = []
-        for other in again:
-            same = one.code in (other.code, SAME_FAULT.get(other.code)) and other.code != "unsupported"
-            if same and _key(one) == _key(other):
-                more += [(at, text) for at, text in other.related if (at.file, at.line, at.column) not in places]
-        found.append(replace(one, related=(*one.related, *more)) if more else one)
-    return found
-
-
-def _key(one: Finding) -> tuple[object, ...]:
-    """A finding's place, and the call that it belongs to."""
-    return one.file, one.line, one.column, one.function, one.call_line
-
-
-EXPLAINED_BY_MEMORY = frozenset({"padding-reaches-output", "uninitialized-read"})
-
-
-def beside_causes(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings, where a changed result and the choice that changed it stand beside what the trace says of that memory
-    or order: one fault is told once. That the result changes makes an error of it."""
-    kept = _races_beside_writes(findings)
-    for one in findings:
-        if one.code != "order-dependent" or not one.about:
-            continue
-        about = {one.about} | (ORDERS if one.about in ORDERS else frozenset())
-        for number, cause in enumerate(kept):
-            same = (cause.function, cause.call_line, cause.call) == (one.function, one.call_line, one.call)
-            if same and cause.code in EXPLAINED_BY_MEMORY and cause.about in about:
-                at = Span(one.file, "", one.line, one.column, one.end_line, one.end_column)
-                kept[number] = replace(cause, severity="error", related=(*cause.related, (at, one.message)))
-                kept.remove(one)
-                break
-    return kept
-
-
-def _races_beside_writes(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings, where a race with a store that is known to meet itself stands beside what is said of that store."""
-    stores = {_key(one): number for number, one in enumerate(findings) if one.code == "parallel-write-race"}
-    kept: list[Finding | None] = list(findings)
-    for number, one in enumerate(findings):
-        if one.code != "race":
-            continue
-        places = [replace(one, file=at.file, line=at.line, column=at.column) for at, _ in one.related]
-        position = next((stores[_key(spot)] for spot in places if _key(spot) in stores), None)
-        cause = kept[position] if position is not None else None
-        if position is None or cause is None or one.line != cause.line:
-            continue
-        at = Span(one.file, "", one.line, one.column, one.end_line, one.end_column)
-        more = [(spot, text) for spot, text in one.related if (spot.line, spot.column) != (cause.line, cause.column)]
-        kept[position] = replace(cause, related=(*cause.related, (at, one.message), *more))
-        kept[number] = None
-    return [one for one in kept if one is not None]
 
 
 def _place(span: Span | None) -> dict[str, object] | None:

@@ -45,6 +45,8 @@ def check_aliases(subject: Subject) -> Iterator[Finding]:
                 f" {writer.window(written)}, and the pipeline may fetch it before or after that write",
                 reader.operand.place,
                 related=[(writer.operand.place, "the output's blocks")],
+                about=reader.operand.name,
+                joints=frozenset({("fetched", reader.operand.name)}),
             )
 
 

@@ -10,7 +10,7 @@ from hloscope.core.pallas.accesses import KernelFacts
 from hloscope.core.pallas.call import Lowering, PallasCall
 from hloscope.core.pallas.chips import Chip
 from hloscope.core.pallas.grid import Schedule
-from hloscope.core.pallas.jaxpr import Array, Span
+from hloscope.core.pallas.jaxpr import NO_JOINTS, Array, Joint, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,18 @@ class Finding:
     """Line of the call."""
     about: str = ""
     """The memory that it concerns by its name, or the order that it depends on; empty where that explains nothing."""
+    joints: frozenset[Joint] = NO_JOINTS
+    """What ties it to others that tell of the same fault."""
+
+    @property
+    def span(self) -> Span:
+        """Its place."""
+        return Span(self.file, "", self.line, self.column, self.end_line, self.end_column)
+
+    @property
+    def of_call(self) -> tuple[str | None, int | None, str | None]:
+        """The call that it belongs to."""
+        return self.function, self.call_line, self.call
 
     def diagnostic(self) -> Diagnostic:
         """The same for the language server."""
@@ -88,6 +100,7 @@ class Subject:
         origin: str = "core",
         related: Sequence[tuple[Span | None, str]] = (),
         about: str = "",
+        joints: frozenset[Joint] = NO_JOINTS,
     ) -> Finding:
         """A finding of that code at the first place that is known."""
         from hloscope.core.pallas.checks.registry import CODES, FIXES
@@ -99,6 +112,7 @@ class Subject:
             call=self.call.name, fix=fix or FIXES.get((code, self.backend or ""), known.fix), origin=origin,
             related=tuple((span, text) for span, text in related if span is not None),
             function=self.function, call_line=self.call.at.line if self.call.at is not None else None, about=about,
+            joints=joints,
         )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from hloscope.core.pallas.call import at_point
 from hloscope.core.pallas.checks.finding import Finding, Subject
 from hloscope.core.pallas.checks.outputs import accesses_of, parallel_dims
 from hloscope.core.pallas.interpret.order import ORDER_OF_STEPS
-from hloscope.core.pallas.jaxpr import Array
+from hloscope.core.pallas.jaxpr import NO_JOINTS, Array
 
 NEVER = np.iinfo(np.int64).max
 
@@ -96,6 +96,7 @@ def _reads(
                 + note,
                 read.place,
                 about=about,
+                joints=NO_JOINTS if writes else frozenset({("empty", read.ref.name)}),
             )
             continue
         when = _first(read, starts, ends, read.wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -12,7 +13,7 @@ from hloscope.core.pallas.accesses import Access
 from hloscope.core.pallas.checks.finding import Finding, Subject, points_text
 from hloscope.core.pallas.checks.kernel_slices import LEFT_TO_A_RUN
 from hloscope.core.pallas.grid import MOST_WINDOWS, Walk
-from hloscope.core.pallas.jaxpr import Array, Equation
+from hloscope.core.pallas.jaxpr import NO_JOINTS, Array, Equation, Joint
 
 
 def _outputs(subject: Subject) -> Iterator[Walk]:
@@ -42,7 +43,11 @@ def check_unwritten(subject: Subject) -> Iterator[Finding]:
         aliased = subject.call.alias_of_output(operand.number) is not None
         if subject.facts is not None and not stores and not aliased:
             yield subject.finding(
-                "output-never-written", f"the kernel never stores to {operand.title}", subject.call.kernel_at
+                "output-never-written",
+                f"the kernel never stores to {operand.title}",
+                subject.call.kernel_at,
+                about=operand.name,
+                joints=frozenset({("empty", operand.name)}),
             )
             continue
         if not walk.copied or aliased or len(walk.beyond()):
@@ -58,7 +63,24 @@ def check_unwritten(subject: Subject) -> Iterator[Finding]:
                 f"{missing:,} of {int(np.prod(operand.array.shape)):,} elements of {operand.title} are in no block of"
                 f" the grid (first at {points_text(first or ())}): they hold whatever the memory held",
                 operand.place,
+                about=operand.name,
+                joints=frozenset({("uncovered", operand.name)}),
             )
+
+
+def folded(subject: Subject, walk: Walk, windows: Array) -> frozenset[Joint]:
+    """What ties a block that steps share to others that no step has: steps with different indices of the dimensions
+    that the map looks at get one block. ``windows`` holds a row a step."""
+    assert subject.schedule is not None
+    points, grid = subject.schedule.points, subject.schedule.grid
+    if len(windows) != len(points):
+        return NO_JOINTS
+    _, number = np.unique(windows, axis=0, return_inverse=True)
+    table = np.reshape(number, grid)
+    used = [d for d in range(len(grid)) if (table != np.take(table, [0], axis=d)).any()]
+    if int(number.max()) + 1 >= math.prod(grid[d] for d in used):
+        return NO_JOINTS
+    return frozenset((word, walk.operand.name) for word in ("folded", "uncovered", "unwritten"))
 
 
 def check_revisits(subject: Subject) -> Iterator[Finding]:
@@ -70,9 +92,16 @@ def check_revisits(subject: Subject) -> Iterator[Finding]:
         assert subject.schedule is not None
         if subject.backend in ("triton", "mosaic_gpu"):
             continue  # programs have no order there: the parallel check speaks
+        accesses = accesses_of(subject, walk)
+        steps = steps[[_had_something(walk, accesses, int(step)) for step in steps]]
+        if not len(steps):
+            continue  # what is written back before is overwritten by what is stored
         step = int(steps[0])
         first = int(walk.first_of[walk.block_of[step]])
-        accumulates = next((one for one in accesses_of(subject, walk) if one.reads), None)
+        accumulates = next((one for one in accesses if one.reads), None)
+        joints = folded(subject, walk, walk.block_of[:, None])
+        if accumulates is not None:
+            joints |= {("again", walk.operand.name)}
         between = subject.schedule.point(step - 1)
         here, before = subject.schedule.point(step), subject.schedule.point(first)
         loss = (
@@ -87,7 +116,17 @@ def check_revisits(subject: Subject) -> Iterator[Finding]:
             walk.operand.place,
             severity="error" if accumulates is not None else "warning",
             related=[(accumulates.place, "reads the block here")] if accumulates is not None else (),
+            about=walk.operand.name if accumulates is not None else "",
+            joints=joints,
         )
+
+
+def _had_something(walk: Walk, accesses: Sequence[Access], step: int) -> bool:
+    """Whether something may have been stored to a block before the visit of it that begins at a step."""
+    if any(one.steps is None or one.reads for one in accesses):
+        return True
+    stores = _steps_of([one for one in accesses if one.writes], walk.steps)
+    return bool((stores[:step] & (walk.block_of[:step] == walk.block_of[step])).any())
 
 
 def check_overwritten(subject: Subject) -> Iterator[Finding]:
@@ -126,6 +165,7 @@ def check_overwritten(subject: Subject) -> Iterator[Finding]:
         f" blocks of its inputs: that is lost ({len(steps):,} of {walk.steps:,} steps)",
         walk.operand.place,
         severity="warning",
+        joints=folded(subject, walk, walk.block_of[:, None]),
         fix="give each step a block of its own, or accumulate into the block",
     )
 
@@ -177,6 +217,8 @@ def check_parallel(subject: Subject) -> Iterator[Finding]:
             walk.operand.place,
             severity="warning" if guarded else None,
             related=[(walk.operand.place, "both steps get the same block from this index map")],
+            about=walk.operand.name,
+            joints=folded(subject, walk, walk.block_of[:, None]) | {("blocks", walk.operand.name)},
         )
 
 
@@ -215,7 +257,33 @@ def _own_writes(
         f" of {title}, and {kind} run in any order or at once",
         one.place,
         related=[(other.place, "the other write")] if other is not one else (),
+        about=walk.operand.name,
+        joints=_of_stores(subject, walk, (one, other)) | _folded_stores(subject, walk, one),
     )
+
+
+def _of_stores(subject: Subject, walk: Walk, stores: Sequence[Access]) -> frozenset[Joint]:
+    """What ties a finding about stores to the races that a run finds with them."""
+    source = subject.call.alias_of_output(walk.operand.number)
+    names = [walk.operand.name] if source is None else [walk.operand.name, source.name]
+    found: set[Joint] = set()
+    for one in stores:
+        if one.place is not None:
+            found |= {("copy", one.place.spot), *(("at", one.place.spot, name) for name in names)}
+    return frozenset(found)
+
+
+def _folded_stores(subject: Subject, walk: Walk, store: Access) -> frozenset[Joint]:
+    """``folded`` for what one statement stores at each step."""
+    if store.ranges is None or store.steps is None or not store.steps.all():
+        return NO_JOINTS
+    low = walk.starts.copy()
+    kept = [d for d, dim in enumerate(walk.operand.dims) if dim.in_ref]
+    for d, one in zip(kept, store.ranges, strict=True):
+        if one.start is None:
+            return NO_JOINTS
+        low[:, d] += one.start
+    return folded(subject, walk, low)
 
 
 _Writer = tuple[Access, int]

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.interpret.order import Decision
-from hloscope.core.pallas.jaxpr import Array, Span
+from hloscope.core.pallas.jaxpr import NO_JOINTS, Array, Joint, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Fault:
 
     fix: str | None = None
     """What would put it right, where the code's own advice does not fit."""
+    joints: frozenset[Joint] = NO_JOINTS
+    """What ties it to others that tell of the same fault."""
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -55,7 +55,7 @@ from hloscope.core.pallas.interpret.memory import (
 )
 from hloscope.core.pallas.interpret.order import ORDER_OF_STEPS, Choices
 from hloscope.core.pallas.interpret.primitives import filled, uninitialised
-from hloscope.core.pallas.jaxpr import Array, Equation, Span, dtype_of
+from hloscope.core.pallas.jaxpr import Array, Equation, Span, dtype_of, joint_at
 
 PROVES = (
     "for this input: no unmasked access past the end of an array, no read of memory that nobody wrote, and no two"
@@ -121,6 +121,8 @@ class GpuMachine(Machine):
                         "output-never-written",
                         f"{missing:,} of {memory.data.size:,} elements of {operand.title} were never written",
                         self.call.kernel_at or operand.place,
+                        about=operand.name,
+                        joints=frozenset({("unwritten", operand.name)}),
                     )
                 )
         return Outcome([outputs], self.faults.found, self.choices.made)
@@ -154,6 +156,11 @@ class GpuMachine(Machine):
         where = region(ref, mask)
         box = tuple((a - by, b - by) for (a, b), by in zip(where.box, low, strict=True))
         self._note(kind, f"{ref.buffer.name}{replace(where, box=box)}")
+
+    def _memory_name(self, ref: Ref) -> str:
+        """One name for memory that may have two: an aliased output's is that of its input."""
+        memory = self._global(ref)
+        return ref.buffer.name if memory is None else memory.buffer.name
 
     def _global(self, ref: Ref) -> GlobalMemory | None:
         data = ref.buffer.data  # an aliased output has its input's memory under a name of its own
@@ -273,6 +280,7 @@ class GpuMachine(Machine):
                         f"program {self.point} reads {int(np.count_nonzero(~part)):,} elements of {ref.buffer.name}"
                         " that nobody wrote",
                         self.place,
+                        joints=joint_at(self.place, self._memory_name(ref)),
                     )
                 )
         self._note_access("read", ref, mask)
@@ -318,6 +326,7 @@ class GpuMachine(Machine):
                     "uninitialized-read",
                     f"program {self.point} updates elements of {target.buffer.name} that nobody wrote",
                     self.place,
+                    joints=joint_at(self.place, self._memory_name(target)),
                 )
             )
         self._note_access("atomic", target, mask)
@@ -394,13 +403,15 @@ class GpuMachine(Machine):
             int(i) - low for i, low in zip(np.unravel_index(position, memory.inside.shape), memory.low, strict=True)
         ]
         earlier = {"writer": "write", "reader": "read", "atomic": "atomic"}[table]
+        before, name = memory.places.get((other, earlier)), memory.buffer.name
         self.faults.add(
             Fault(
                 "race",
                 f"program {self.point} {verbs[kind]} element {where} of {ref.buffer.name}, which program"
                 f" {self.points[other]} {verbs[table]}: programs run in any order, or at once",
                 self.place,
-                ((memory.places.get((other, earlier)), f"program {self.points[other]} {verbs[table]} it here"),),
+                ((before, f"program {self.points[other]} {verbs[table]} it here"),),
+                joints=joint_at(self.place, name) | joint_at(before, name),
             )
         )
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.interpret.primitives import clamped
-from hloscope.core.pallas.jaxpr import Array, Aval, Indexer, Reinterpret, Slice, Slot, dtype_of
+from hloscope.core.pallas.jaxpr import NO_JOINTS, Array, Aval, Indexer, Joint, Reinterpret, Slice, Slot, dtype_of
 
 _NUMBERS = itertools.count()
 MOST_NAMED = 3
@@ -39,6 +39,8 @@ class Buffer:
     ignored: bool = False
     """Whether it does not matter who writes it last, as the program drops it."""
     number: int = field(default_factory=lambda: next(_NUMBERS))
+    begun: frozenset[Joint] = NO_JOINTS
+    """Why a block of an output begins unwritten, where that ties a read of it to another fault."""
 
     @property
     def is_semaphore(self) -> bool:

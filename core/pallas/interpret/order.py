@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from hloscope.core.pallas.interpret.memory import Buffer, Region
-from hloscope.core.pallas.jaxpr import Span
+from hloscope.core.pallas.jaxpr import NO_JOINTS, Joint, Span
 
 Clock = dict[int, int]
 """Agent -> the last of its moments that is known."""
@@ -71,6 +71,8 @@ class Touch:
     """Who did it and when, for a report."""
     by_kernel: bool = True
     """Whether it is a statement of the kernel; False for a copy."""
+    joints: frozenset[Joint] = NO_JOINTS
+    """What ties its races to one fault."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,6 +189,8 @@ class Decision:
     """The memory whose content was chosen, or one of ``ORDERS``."""
     seeded: bool = True
     """Whether seeds vary it; what is not is varied by a run of its own."""
+    joints: frozenset[Joint] = NO_JOINTS
+    """What ties a finding about it to others."""
 
 
 @dataclass(slots=True)
@@ -217,13 +221,16 @@ class Choices:
         self.made.append(Decision(label, options, chosen, place, about))
         return chosen
 
-    def vary(self, options: int, label: str, place: Span | None = None, about: str = "") -> int:
+    def vary(
+        self, options: int, label: str, place: Span | None = None, about: str = "",
+        joints: frozenset[Joint] = NO_JOINTS,
+    ) -> int:  # fmt: skip
         """What something holds that may hold anything: 0, the plain value, unless another option is forced.
 
         ``about`` names the memory whose content it is."""
         number = len(self.made)
         chosen = min(self.forced[number], options - 1) if self.forced is not None and number < len(self.forced) else 0
-        self.made.append(Decision(label, options, chosen, place, about, seeded=False))
+        self.made.append(Decision(label, options, chosen, place, about, seeded=False, joints=joints))
         return chosen
 
     def _next(self) -> int:

@@ -14,14 +14,15 @@ import numpy as np
 
 from hloscope.core.errors import UnsupportedError
 from hloscope.core.pallas.blocks import Window, window
-from hloscope.core.pallas.call import Operand, from_point
+from hloscope.core.pallas.call import Operand, PallasCall, from_point
 from hloscope.core.pallas.grid import UNCOPIED_SPACES
-from hloscope.core.pallas.interpret.faults import Fault
+from hloscope.core.pallas.interpret.faults import Fault, Observer
 from hloscope.core.pallas.interpret.generic import block_index
 from hloscope.core.pallas.interpret.memory import Buffer, Cut, Index, Ref, apply
+from hloscope.core.pallas.interpret.order import Choices
 from hloscope.core.pallas.interpret.primitives import filled
 from hloscope.core.pallas.interpret.watched import Copy, Core, WatchedMachine
-from hloscope.core.pallas.jaxpr import dtype_of
+from hloscope.core.pallas.jaxpr import NO_JOINTS, Joint, dtype_of
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +44,13 @@ class PipelinedMachine(WatchedMachine):
 
     arrays: list[list[Buffer]]
     """Arrays in main memory: one list a device, inputs and outputs in order."""
+
+    def __init__(self, call: PallasCall, choices: Choices, observer: Observer | None) -> None:
+        super().__init__(call, choices, observer)
+        self.entered: dict[tuple[int, int, Window], int] = {}
+        """Device, operand and block of an output -> the core that had it first."""
+        self.unwritten: dict[tuple[int, int, Window], Fault] = {}
+        """Device, operand and block of an output -> what its last write-back did not have from the kernel."""
 
     def _windows(self, core: Core, point: Sequence[int] | None, scalars: Sequence[Ref]) -> list[Window | None]:
         assert point is not None
@@ -118,8 +126,18 @@ class PipelinedMachine(WatchedMachine):
             assert buffer.written is not None
             if block.window is not None:  # before the first, another device may have written there already
                 buffer.written[...] = False
+            buffer.begun = self._had_before(core, block, seen)
             self._leftovers_of(buffer, f"what the new block of {block.operand.title} holds", block.operand)
         block.window = seen
+
+    def _had_before(self, core: Core, block: Buffered, seen: Window) -> frozenset[Joint]:
+        """Whether some core has had a block of an output before: it does not begin with what that one stored."""
+        key = (core.device, block.position, seen)
+        earlier = self.entered.get(key)
+        self.entered.setdefault(key, core.number)
+        if earlier is None:
+            return NO_JOINTS
+        return frozenset({("again" if earlier == core.number else "blocks", block.operand.name)})
 
     def _prefetch(self, core: Core, block: Buffered, seen: Window | None) -> None:
         if seen is None or seen == block.window or block.ahead is not None:
@@ -136,7 +154,8 @@ class PipelinedMachine(WatchedMachine):
         self.note("fetch", f"{block.operand.name}{seen}")
         source, target = _block_refs(block, seen, inside, buffer)
         place = block.operand.place
-        return self._start(core, source, target, (), place, f"the pipeline's fetch of {block.operand.name}{seen}")
+        name = block.operand.name
+        return self._start(core, source, target, (), place, f"the pipeline's fetch of {name}{seen}", operand=name)
 
     def _leftovers_of(self, buffer: Buffer, what: str, operand: Operand) -> None:
         """Memory before anything is written there: NaN in the plain run, else what was there before, or zeros."""
@@ -159,10 +178,11 @@ class PipelinedMachine(WatchedMachine):
         self._check_window(core, block.operand, seen)
         source, target = _block_refs(block, seen, inside, buffer)
         source, target = target, source
-        self._check_written(block, seen, source)
+        self._check_written(core, block, seen, source)
         self.note("write_back", f"{block.operand.name}{seen}")
         place = block.operand.place
-        copy = self._start(core, source, target, (), place, f"the pipeline's write of {block.operand.name}{seen}")
+        name = block.operand.name
+        copy = self._start(core, source, target, (), place, f"the pipeline's write of {name}{seen}", operand=name)
         if len(block.slots) > 1:
             block.behind = copy
         else:
@@ -183,20 +203,23 @@ class PipelinedMachine(WatchedMachine):
             )
         )
 
-    def _check_written(self, block: Buffered, seen: Window, source: Ref) -> None:
+    def _check_written(self, core: Core, block: Buffered, seen: Window, source: Ref) -> None:
+        """Of a block that comes back the last write-back stays: what an earlier one left out is no fault."""
         written = block.slots[block.turn].written
         assert written is not None
         part = apply(written, source.views)
+        key = (core.device, block.position, seen)
+        self.unwritten.pop(key, None)
         if part.size and not part.all():
             missing = int(part.size - np.count_nonzero(part))
-            self.faults.add(
-                Fault(
-                    "output-never-written",
-                    f"{missing:,} of {part.size:,} elements of the block {seen} of {block.operand.title} are written"
-                    " back without having been stored to",
-                    self.call.kernel_at or block.operand.place,
-                    ((block.operand.place, "the block"),),
-                )
+            self.unwritten[key] = Fault(
+                "output-never-written",
+                f"{missing:,} of {part.size:,} elements of the block {seen} of {block.operand.title} are written"
+                " back without having been stored to",
+                self.call.kernel_at or block.operand.place,
+                ((block.operand.place, "the block"),),
+                about=block.operand.name,
+                joints=frozenset({("unwritten", block.operand.name)}),
             )
 
 

@@ -27,7 +27,7 @@ from hloscope.core.pallas.interpret.faults import Fault, Observer, Outcome, Step
 from hloscope.core.pallas.interpret.loops import EndlessLoop, Stopped
 from hloscope.core.pallas.interpret.mesh import MeshMachine
 from hloscope.core.pallas.interpret.order import ORDER_OF_CORES, ORDERS, Choices, Decision
-from hloscope.core.pallas.jaxpr import Array, Span, dtype_of, itemsize_bits
+from hloscope.core.pallas.jaxpr import Array, Span, dtype_of, itemsize_bits, joint_at
 from hloscope.core.pallas.report import Ran, Rung, backend_of
 from hloscope.core.pallas.tracing import Trace
 
@@ -90,7 +90,7 @@ class _Session:
         self.findings.append(
             subject.finding(
                 fault.code, where + fault.message, fault.place, fix=fault.fix, related=list(fault.related),
-                about=fault.about,
+                about=fault.about, joints=fault.joints,
             )
         )  # fmt: skip
 
@@ -228,7 +228,7 @@ class _Session:
                 choices = Choices(seed=self.seed + number)
                 outcome = runner(choices, None)
                 seeds.append(self.seed + number)
-                faults |= {one.key: one for one in outcome.faults if one.key not in faults}
+                faults |= {one.key: in_some_order(one) for one in outcome.faults if one.key not in faults}
                 if not dependent and (outcome.finished, reference.finished) == (True, True):
                     if not same_outputs(reference.outputs, outcome.outputs):
                         dependent = True
@@ -320,19 +320,22 @@ def replay(runner: Runner, choices: Sequence[int]) -> Outcome:
     return runner(Choices(forced=tuple(choices)), None)
 
 
+def in_some_order(fault: Fault) -> Fault:
+    """A fault that the plain order does not have: memory that a late copy was to fill is that copy's fault."""
+    if fault.code not in ("output-never-written", "uninitialized-read"):
+        return fault
+    return replace(fault, joints=fault.joints | {("late", fault.about)})
+
+
 def told_once(faults: Mapping[tuple[object, ...], Fault]) -> dict[tuple[object, ...], Fault]:
     """Faults of a call, one fault once: in one order of a race the read came first, or the copy ended late.
 
     What an order or memory's content does to the result, and which choice it is, stands beside the fault that explains
     it: a race, or memory that nobody wrote.
     """
-    races = {key: one for key, one in faults.items() if one.code == "race"}
     kept = dict(faults)
     for key, fault in faults.items():
-        if fault.code == "uninitialized-read":
-            if any((one.about, one.place) == (fault.about, fault.place) for one in races.values()):
-                del kept[key]
-        elif fault.code == "order-dependent" and (cause := _cause_of(fault, kept)) is not None:
+        if fault.code == "order-dependent" and (cause := _cause_of(fault, kept)) is not None:
             kept[cause] = replace(kept[cause], related=(*kept[cause].related, (fault.place, fault.message)))
             del kept[key]
     return kept
@@ -400,8 +403,9 @@ def order_fault(call: PallasCall, runner: Runner, reference: Outcome, choices: C
         changed = _difference(call, reference, outcome)
     why = f"; the choice that does it is {decision.label} (option {decision.chosen})" if decision is not None else ""
     place = decision.place if decision is not None else call.at
-    return Fault("order-dependent", f"with seed {seed} {changed} differs from the plain order's{why}", place,
-                 about=decision.about if decision is not None else "")  # fmt: skip
+    verb = "differ" if " and " in changed else "differs"
+    message = f"with seed {seed} {changed} {verb} from the plain order's{why}"
+    return Fault("order-dependent", message, place, about=decision.about if decision is not None else "")
 
 
 def undefined_faults(call: PallasCall, runner: Runner, reference: Outcome) -> list[Fault]:
@@ -422,19 +426,24 @@ def undefined_faults(call: PallasCall, runner: Runner, reference: Outcome) -> li
             continue
         told.add((place, label))
         changed = _difference(call, reference, outcome) if outcome.finished else "whether the kernel ends"
-        about = next(one.about for one, wanted in zip(reference.decisions, mine, strict=True) if wanted)
-        message = f"{label} is not defined, and {changed} depends on it"
-        found.append(Fault("uninitialized-read", message, place, about=about))
+        varied = next(one for one, wanted in zip(reference.decisions, mine, strict=True) if wanted)
+        verb = "depend" if " and " in changed else "depends"
+        message = f"{label} is not defined, and {changed} {verb} on it"
+        joints = joint_at(place, varied.about) | varied.joints
+        found.append(Fault("uninitialized-read", message, place, about=varied.about, joints=joints))
     return found
 
 
 def _difference(call: PallasCall, reference: Outcome, outcome: Outcome) -> str:
+    """Every output that differs, and on how many elements: those of the device where most do."""
+    most: dict[int, tuple[int, str]] = {}
     for mine, other in zip(reference.outputs, outcome.outputs, strict=True):
         for operand, a, b in zip(call.outputs, mine, other, strict=True):
             if not same_outputs([[a]], [[b]]):
                 count = int(np.count_nonzero(~((a == b) | ((a != a) & (b != b)))))
-                return f"{operand.title} ({count:,} of {a.size:,} elements)"
-    return "the result"
+                told = (count, f"{operand.title} ({count:,} of {a.size:,} elements)")
+                most[operand.number] = max(most.get(operand.number, told), told)
+    return " and ".join(text for _, text in most.values()) or "the result"
 
 
 def observe_call(

@@ -29,12 +29,12 @@ from hloscope.core.pallas.interpret.generic import scalar_ref
 from hloscope.core.pallas.interpret.loops import EndlessLoop
 from hloscope.core.pallas.interpret.lowering import Lowering
 from hloscope.core.pallas.interpret.machine import Run, slot_value
-from hloscope.core.pallas.interpret.memory import Buffer, Ref, apply, read, region, resolve
+from hloscope.core.pallas.interpret.memory import Buffer, Ref, apply, read, region, resolve, write
 from hloscope.core.pallas.interpret.order import ORDER_OF_CORES, ORDER_OF_STEPS, Choices, Semaphore, Signal
 from hloscope.core.pallas.interpret.pipeline import PipelinedMachine, uncopied
 from hloscope.core.pallas.interpret.primitives import filled
 from hloscope.core.pallas.interpret.watched import Core, race_fault
-from hloscope.core.pallas.jaxpr import Array, Aval, Equation, Span, dtype_of
+from hloscope.core.pallas.jaxpr import NO_JOINTS, Array, Aval, Equation, Joint, Span, dtype_of
 
 PROVES = (
     "for this input and these orders: no access out of range, no read of memory that nobody wrote, and no two "
@@ -96,6 +96,8 @@ class TpuMachine(PipelinedMachine):
                     self._finish(copy)
                 self._leftovers()
                 self._check_outputs()
+                for fault in self.unwritten.values():
+                    self.faults.add(fault)
         for race in self.detector.races:
             self.faults.add(race_fault(race))
         outputs = [[_seen(buffer) for buffer in arrays[self.call.slots.inputs :]] for arrays in self.arrays]
@@ -188,6 +190,7 @@ class TpuMachine(PipelinedMachine):
                     f" it waits for {amount}{also}",
                     place,
                     tuple((one.waiting[2], f"{one.title} waits here") for one in others if one.waiting is not None),
+                    joints=_never_filled(core.filled),
                 )
             )
 
@@ -204,6 +207,7 @@ class TpuMachine(PipelinedMachine):
                         f"{semaphore.name} is {semaphore.count} when the kernel ends: {why}",
                         last.place,
                         fix=None if last.by_copy else "signal as much as is waited for, or wait for all of it",
+                        joints=_of_signal(semaphore.name, last),
                     )
                 )
 
@@ -220,6 +224,8 @@ class TpuMachine(PipelinedMachine):
                         "output-never-written",
                         f"{missing:,} of {buffer.written.size:,} elements of {operand.title} were never written{where}",
                         self.call.kernel_at or operand.place,
+                        about=operand.name,
+                        joints=frozenset({("unwritten", operand.name)}),
                     )
                 )
 
@@ -412,7 +418,9 @@ class TpuMachine(PipelinedMachine):
         yield from self.pause()
         core = self.current
         source, target, sem, send, device = equation.params["tree"]
+        strays = self.strays
         from_ref, to_ref = self.view(source, operands), self.view(target, operands)
+        stray = self.strays > strays
         counter = self.view(sem, operands)
         assert from_ref is not None and to_ref is not None and counter is not None
         size = int(read(from_ref).nbytes)
@@ -431,14 +439,15 @@ class TpuMachine(PipelinedMachine):
         if sizes[0] != sizes[1]:
             self.faults.add(Fault("copy-shape", f"{what} is of shape {sizes[0]} into {sizes[1]}", core.place))
             filled_size = math.prod(sizes[1]) * to_ref.buffer.data.dtype.itemsize
-            for semaphore, _ in signals:  # nothing is copied, and whoever waits goes on
+            write(to_ref, np.zeros(sizes[1], to_ref.buffer.data.dtype))  # what comes of it is not told as well
+            for semaphore, _ in signals:  # whoever waits goes on
                 semaphore.add(Signal(filled_size, dict(core.clock), core.place, what))
             return []
         if device is None and _overlap(from_ref, to_ref):
             message = f"{what} reads elements that it writes: what is read first is not defined"
             self.faults.add(Fault("race", message, core.place, about=to_ref.buffer.name))
         add = bool(equation.params.get("add"))
-        self._start(core, from_ref, to_ref, tuple(signals), core.place, what, add)
+        self._start(core, from_ref, to_ref, tuple(signals), core.place, what, add, stray=stray)
         return []
 
     def do_dma_wait(self, equation: Equation, operands: Sequence[Any]) -> Run:
@@ -446,11 +455,15 @@ class TpuMachine(PipelinedMachine):
         to_ref, counter = self.view(target, operands), self.view(sem, operands)
         assert to_ref is not None and counter is not None
         size = int(math.prod(apply(to_ref.buffer.data, to_ref.views).shape) * to_ref.buffer.data.dtype.itemsize)
-        yield from self._wait(self._semaphore(counter), size, True)
+        yield from self._wait(self._semaphore(counter), size, True, to_ref.buffer)
         return []
 
-    def _wait(self, semaphore: Semaphore, amount: int, subtract: bool) -> Generator[Any, None, None]:
+    def _wait(
+        self, semaphore: Semaphore, amount: int, subtract: bool, filled: Buffer | None = None
+    ) -> Generator[Any, None, None]:
+        """Until a semaphore has an amount; ``filled`` is what a copy was to fill by then."""
         core = self.current
+        core.filled = filled
         place = core.place
         yield from self.pause()
         while semaphore.count < amount:
@@ -493,6 +506,19 @@ class TpuMachine(PipelinedMachine):
         counter = resolve(operands[ref.index], transforms, operands, 0, self.out_of_range)
         yield from self.pause()
         return [np.int32(self._semaphore(counter).count)]
+
+
+def _of_signal(name: str, last: Signal) -> frozenset[Joint]:
+    """What ties an amount that is left to races of the copy that nobody waited for."""
+    copy = {("copy", last.place.spot)} if last.by_copy and last.place is not None else set[Joint]()
+    return frozenset({("semaphore", name), *copy})
+
+
+def _never_filled(buffer: Buffer | None) -> frozenset[Joint]:
+    """What ties a wait for a copy into memory that holds nothing to what is said of that memory."""
+    if buffer is None or buffer.written is None or buffer.written.any():
+        return NO_JOINTS
+    return frozenset({("empty", buffer.name)})
 
 
 def _overlap(source: Ref, target: Ref) -> bool:

@@ -34,7 +34,7 @@ from hloscope.core.pallas.interpret.memory import (
 )
 from hloscope.core.pallas.interpret.order import Agents, Choices, Clock, Detector, Race, Semaphore, Signal, Touch, join
 from hloscope.core.pallas.interpret.primitives import filled
-from hloscope.core.pallas.jaxpr import Array, Aval, Equation, Jaxpr, Span, dtype_of
+from hloscope.core.pallas.jaxpr import NO_JOINTS, Array, Aval, Equation, Jaxpr, Joint, Span, dtype_of, joint_at
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +49,8 @@ class Core:
     point: tuple[int, ...] = ()
     place: Span | None = None
     waiting: tuple[Semaphore, int, Span | None] | None = None
+    filled: Buffer | None = None
+    """What the copy that it waits for was to fill."""
     polling: tuple[int, Span | None] | None = None
     """In a loop that only somebody else can end: how much had changed by then, and where the loop is."""
     running: Generator[Any, None, Any] | None = None
@@ -86,6 +88,10 @@ class Copy:
     place: Span | None
     what: str
     add: bool = False
+    operand: str = ""
+    """The operand of which it is a block; empty for a copy of the kernel."""
+    stray: bool = False
+    """Whether an end lies out of range: that is told, and where it then goes races with nothing."""
     done: bool = False
     value: Any = None
     """What was read, once the source has been."""
@@ -95,6 +101,19 @@ class Copy:
     def is_remote(self) -> bool:
         """Whether it tells the sender and the receiver apart: the first may go on before the second has anything."""
         return len(self.signals) == SIDES
+
+    @property
+    def joints(self) -> frozenset[Joint]:
+        """What ties its races to one fault: it is not waited for, or the pipeline's blocks meet."""
+        place = self.place.spot if self.place is not None else ()
+        if not self.signals:
+            return frozenset({("fetched" if self.fetches else "blocks", self.operand)})
+        return frozenset({("copy", place), *(("semaphore", one.name) for one, _ in self.signals)})
+
+    @property
+    def fetches(self) -> bool:
+        """Whether the pipeline fetches a block by it; False for a write-back."""
+        return self.source.buffer.space == "hbm"
 
     def awaited(self, semaphore: Semaphore) -> bool:
         """Whether it has yet to signal that semaphore."""
@@ -115,6 +134,8 @@ class WatchedMachine(Machine):
         self.late: list[Copy] = []
         """Copies that are in flight."""
         self.cores: list[Core] = []
+        self.strays = 0
+        """Accesses out of range so far."""
         self.loading: Equation | None = None
         """The statement that runs."""
         self.matters: dict[tuple[int, ...], dict[int, bool | None]] = {}
@@ -142,10 +163,10 @@ class WatchedMachine(Machine):
 
     def _start(
         self, core: Core, source: Ref, target: Ref, signals: tuple[tuple[Semaphore, int], ...], place: Span | None,
-        what: str, add: bool = False,
+        what: str, add: bool = False, operand: str = "", stray: bool = False,
     ) -> Copy:  # fmt: skip
         agent, clock = self.agents.child(core.clock, core.agent)
-        copy = Copy(source, target, agent, clock, signals, place, what, add)
+        copy = Copy(source, target, agent, clock, signals, place, what, add, operand, stray)
         self.note("copy_start", what)
         if self.choices.choose(2, f"whether {what} ends at once or late", place) == 0:
             self._finish(copy)
@@ -162,7 +183,9 @@ class WatchedMachine(Machine):
         if copy in self.late:
             self.late.remove(copy)
         value = copy.value
-        self._touch(copy.target, True, copy.agent, copy.clock, copy.place, copy.what)
+        if not copy.stray:
+            late = frozenset({("late", copy.target.buffer.name)}) if copy.signals else NO_JOINTS
+            self._touch(copy.target, True, copy.agent, copy.clock, copy.place, copy.what, joints=copy.joints | late)
         if copy.add:
             value = read(copy.target) + value
         write(copy.target, value)
@@ -179,7 +202,8 @@ class WatchedMachine(Machine):
             return
         copy.sent = True
         self.changes += 1
-        self._touch(copy.source, False, copy.agent, copy.clock, copy.place, copy.what)
+        if not copy.stray:
+            self._touch(copy.source, False, copy.agent, copy.clock, copy.place, copy.what, joints=copy.joints)
         copy.value = read(copy.source)
         if copy.source.buffer.written is not None and copy.source.buffer.space != "hbm":
             self._copy_written(copy)
@@ -267,6 +291,7 @@ class WatchedMachine(Machine):
 
     def out_of_range(self, ref: Ref, dim: int, start: Any, size: int, extent: int) -> Any:
         core = self.current
+        self.strays += 1
         self.faults.add(
             Fault(
                 "out-of-bounds",
@@ -349,6 +374,7 @@ class WatchedMachine(Machine):
                     f" {int(part.size - np.count_nonzero(part)):,} of {part.size:,} elements were never written",
                     core.place,
                     about=ref.buffer.name,
+                    joints=joint_at(core.place, ref.buffer.name) | ref.buffer.begun,
                 )
             )
         return ~part if matters is None else None
@@ -369,19 +395,22 @@ class WatchedMachine(Machine):
 
     def _varied(self, ref: Ref, found: Array, loose: Array) -> Array:
         """Other content of memory that nobody wrote: whether the result depends on it is seen by running it so."""
-        label = f"what the memory of {ref.buffer.name} holds that nobody wrote"
-        if not self.choices.vary(2, label, self.current.place, ref.buffer.name):
+        name, begun = ref.buffer.name, ref.buffer.begun
+        when = " when its block comes back" if ("again", name) in begun else ""
+        label = f"what the memory of {name} holds that nobody wrote{when}"
+        if not self.choices.vary(2, label, self.current.place, name, begun):
             return found
         return np.where(loose, np.ones((), found.dtype), found)
 
     def _touch(
         self, ref: Ref, writes: bool, agent: int, clock: Clock, place: Span | None, what: str,
-        mask: Array | None = None,
+        mask: Array | None = None, joints: frozenset[Joint] = NO_JOINTS,
     ) -> Region:  # fmt: skip
         where = region(ref, mask)
         if not ref.buffer.is_semaphore:
             by_kernel = agent == self.current.agent
-            touch = Touch(agent, clock[agent], writes, where, place, what, by_kernel)
+            joints = joints or joint_at(place, ref.buffer.name)
+            touch = Touch(agent, clock[agent], writes, where, place, what, by_kernel, joints)
             self.detector.access(ref.buffer, touch, clock)
         return where
 
@@ -401,6 +430,7 @@ def race_fault(race: Race) -> Fault:
         main.place,
         ((other.place, f"{other.what} {_verb(other)} it"),),
         about=race.buffer.name,
+        joints=first.joints | second.joints,
     )
 
 

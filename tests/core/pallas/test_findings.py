@@ -8,21 +8,15 @@ from typing import Any
 
 import pytest
 
+from hloscope.core.pallas.causes import MOST_BESIDE, beside_causes, joined, ordered, told_by_running, with_evidence
 from hloscope.core.pallas.checks.finding import Finding
 from hloscope.core.pallas.checks.registry import CODES
 from hloscope.core.pallas.child_trace import whole_message
 from hloscope.core.pallas.interpret.faults import Fault
 from hloscope.core.pallas.interpret.order import ORDER_OF_CORES, ORDER_OF_STEPS
 from hloscope.core.pallas.interpret.session import interpret_trace, told_once
-from hloscope.core.pallas.jaxpr import Span
-from hloscope.core.pallas.report import (
-    Ran,
-    analyse_trace,
-    beside_causes,
-    ordered,
-    told_by_running,
-    with_evidence,
-)
+from hloscope.core.pallas.jaxpr import Span, joint_at
+from hloscope.core.pallas.report import Ran, analyse_trace
 
 Look = Callable[[str], Any]
 RUNS_TWICE = "one_row_of_a_later_run"
@@ -141,16 +135,46 @@ def test_a_changed_result_stands_beside_what_explains_it() -> None:
 
 
 def test_a_race_with_a_store_that_meets_itself_stands_beside_it() -> None:
-    met = Finding("parallel-write-race", "error", "both write o", "f.py", 4, 5, 4, 9, function="f", call_line=7)
     store, last = Span("f.py", "k", 4, 5, 4, 9), Span("f.py", "k", 7, 1, 7, 9)
-    race = replace(met, code="race", message="reads o", column=14, related=((store, "writes o"), (last, "differs")))
+    tied = joint_at(store, "o")
+    met = Finding(
+        "parallel-write-race", "warning", "both write o", "f.py", 4, 5, 4, 9, function="f", call_line=7, joints=tied
+    )
+    race = replace(
+        met, code="race", severity="error", message="reads o", column=14, related=((store, "writes o"), (last, "late"))
+    )
     (told,) = beside_causes([race, met])
-    assert told.code == met.code and [(at.column, text) for at, text in told.related] == [
-        (14, "reads o"),
-        (1, "differs"),
-    ]
-    apart = [replace(race, call_line=9), replace(race, related=((last, "writes o"),)), met]
+    assert (told.code, told.severity) == (met.code, "error")
+    assert [(at.column, text) for at, text in told.related] == [(14, "reads o [race]"), (1, "late")]
+    apart = [replace(race, call_line=9), replace(race, joints=joint_at(last, "o")), met]
     assert beside_causes(apart) == apart
+    # a long list is cut, and says so
+    many = [replace(race, column=15 + k, message=f"reads {k}") for k in range(20)]
+    (told,) = beside_causes([met, *many])
+    assert len(told.related) == MOST_BESIDE and told.related[-1][1] == "10 more places are not listed"
+
+
+ONE_FAULT: dict[str, tuple[str, set[str]]] = {
+    # kernel with one fault: what is told, and the codes of what stands beside it
+    "alias_hazard_wrong": ("alias-hazard", {"race"}),
+    "parallel_write_race_wrong": ("parallel-write-race", {"uninitialized-read"}),
+    "parallel_write_race_of_a_map_wrong": ("parallel-write-race", {"output-never-written", "output-revisited"}),
+    "block_shape_wrong": ("block-shape", set()),
+    "copy_shape_wrong": ("copy-shape", set()),
+    "lost_sum": ("output-revisited", {"uninitialized-read"}),
+    "one_wait_for_two": ("race", {"uninitialized-read"}),
+}
+
+
+@pytest.mark.parametrize("function", ONE_FAULT)
+def test_one_fault_is_one_finding(kernels: Look, function: str) -> None:
+    looked = kernels("pairs.py" if function.endswith("_wrong") else "wrong.py")
+    alone = replace(looked.trace, programs=tuple(one for one in looked.trace.programs if one.function == function))
+    known = [one for one in looked.static.findings if one.function == function]
+    found = joined(known, interpret_trace(alone, "v5e", runs=3)[0])
+    (one,) = [one for one in found if one.severity in ("error", "warning")]
+    beside = {text.rpartition("[")[2].removesuffix("]") for _, text in one.related if text.endswith("]")}
+    assert (one.code, beside) == ONE_FAULT[function] and one.severity == "error"
 
 
 def test_one_fault_of_a_run_is_told_once() -> None:

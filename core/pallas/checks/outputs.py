@@ -68,16 +68,16 @@ def check_unwritten(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def folded(subject: Subject, walk: Walk, windows: Array) -> frozenset[Joint]:
+def folded(subject: Subject, walk: Walk, windows: Array, dims: frozenset[int] = frozenset()) -> frozenset[Joint]:
     """What ties a block that steps share to others that no step has: steps with different indices of the dimensions
-    that the map looks at get one block. ``windows`` holds a row a step."""
+    that the map looks at, or of ``dims``, get one block. ``windows`` holds a row a step."""
     assert subject.schedule is not None
     points, grid = subject.schedule.points, subject.schedule.grid
     if len(windows) != len(points):
         return NO_JOINTS
     _, number = np.unique(windows, axis=0, return_inverse=True)
     table = np.reshape(number, grid)
-    used = [d for d in range(len(grid)) if (table != np.take(table, [0], axis=d)).any()]
+    used = [d for d in range(len(grid)) if d in dims or (table != np.take(table, [0], axis=d)).any()]
     if int(number.max()) + 1 >= math.prod(grid[d] for d in used):
         return NO_JOINTS
     return frozenset((word, walk.operand.name) for word in ("folded", "uncovered", "unwritten"))
@@ -258,7 +258,7 @@ def _own_writes(
         one.place,
         related=[(other.place, "the other write")] if other is not one else (),
         about=walk.operand.name,
-        joints=_of_stores(subject, walk, (one, other)) | _folded_stores(subject, walk, one),
+        joints=_of_stores(subject, walk, (one, other)) | _folded_stores(subject, walk, one, dims),
     )
 
 
@@ -273,8 +273,8 @@ def _of_stores(subject: Subject, walk: Walk, stores: Sequence[Access]) -> frozen
     return frozenset(found)
 
 
-def _folded_stores(subject: Subject, walk: Walk, store: Access) -> frozenset[Joint]:
-    """``folded`` for what one statement stores at each step."""
+def _folded_stores(subject: Subject, walk: Walk, store: Access, dims: frozenset[int]) -> frozenset[Joint]:
+    """``folded`` for what one statement stores at each step; no step sums up there what another began."""
     if store.ranges is None or store.steps is None or not store.steps.all():
         return NO_JOINTS
     low = walk.starts.copy()
@@ -283,7 +283,7 @@ def _folded_stores(subject: Subject, walk: Walk, store: Access) -> frozenset[Joi
         if one.start is None:
             return NO_JOINTS
         low[:, d] += one.start
-    return folded(subject, walk, low)
+    return folded(subject, walk, low, dims)
 
 
 _Writer = tuple[Access, int]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hloscope.core.dumps.directory import Dump, Module, ProtoReader, open_dump
 from hloscope.core.dumps.filenames import KEPT_REPORTS, FileKind
 from hloscope.core.dumps.fusion_decisions import PASS_NAME, parse_fusion_dump
-from hloscope.core.dumps.options import compile_facts, input_digests
+from hloscope.core.dumps.options import CompileFacts, compile_facts, input_digests
 from hloscope.core.dumps.passlog import PassRun, pass_runs
 from hloscope.core.dumps.rows import StageReading, TimelineRow, every_change_dumped, read_stages, timeline
 from hloscope.core.errors import DumpError, HloscopeError
@@ -127,6 +127,7 @@ class _Import:
         self.notes: list[str] = []
         self._done = 0
         self._every_change = True
+        self._compiled: dict[str, object] | None = None
         self._committed = time.monotonic()
 
     def guarded_runs(self) -> dict[Module, list[PassRun]]:
@@ -145,16 +146,7 @@ class _Import:
             module.name or module.label,
             xla_id=module.id,
             file_prefix=os.path.commonprefix([stage.path for stage in module.stages]) or None,
-            info={
-                "target": facts.target,
-                "xla_build": facts.xla_build,
-                "flags": dict(facts.flags),
-                "files": len(module.files),
-                "bytes": module.bytes,
-                "folder": module.folder,
-                "timestamp_us": module.timestamp_us,
-                **input_digests(module),
-            },
+            info=self._info(module, facts),
         )
         fusion_row: int | None = None
         last_row: TimelineRow | None = None
@@ -173,6 +165,20 @@ class _Import:
         self._fusions(module, fusion_row)
         self._reports(module)
         self._commit()
+
+    def _info(self, module: Module, facts: CompileFacts) -> dict[str, object]:
+        """What is told of a module beside its stages. Of the compile only what the first module of the run has not told
+        alike: a program compiles hundreds of small modules with the same flags."""
+        compiled: dict[str, object] = {
+            "target": facts.target, "xla_build": facts.xla_build, "flags": dict(facts.flags)
+        }  # fmt: skip
+        if self._compiled is None:
+            self._compiled = told = compiled
+        else:
+            told = {key: value for key, value in compiled.items() if value != self._compiled[key]}
+        found = {"folder": module.folder or None, "timestamp_us": module.timestamp_us, **input_digests(module)}
+        known = {key: value for key, value in found.items() if value is not None}
+        return {**told, "files": len(module.files), "bytes": module.bytes, **known}
 
     def _commit(self) -> None:
         self._writer.flush()

@@ -106,13 +106,17 @@ def _dump(path: str, progress: Progress | None) -> Listing:
 
 
 _LEDGER_MODULES = """
-SELECT m.name, m.xla_id, m.run, m.info, r.target,
+SELECT m.id, m.name, m.xla_id, m.run, m.info, r.target,
  (SELECT p.before FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL ORDER BY p.ordinal LIMIT 1),
  (SELECT coalesce(nullif(count(p.file),0),count(DISTINCT p.snapshot)) FROM pass_rows p WHERE p.module=m.id),
  (SELECT max(s.size) FROM pass_rows p JOIN snapshot_rows s ON s.id=p.snapshot WHERE p.module=m.id),
  (SELECT p.snapshot FROM pass_rows p WHERE p.module=m.id AND p.snapshot IS NOT NULL ORDER BY p.ordinal LIMIT 1)
-FROM module_rows m LEFT JOIN run_rows r ON r.id=m.run ORDER BY 8 DESC, m.id
+FROM module_rows m LEFT JOIN run_rows r ON r.id=m.run ORDER BY 9 DESC, m.id
 """
+
+
+_OF_COMPILE = ("target", "xla_build", "flags")
+"""What a module does not say of its compile is as the first module of the run says it."""
 
 
 def _ledger(path: str, progress: Progress | None) -> Listing:
@@ -126,8 +130,11 @@ def _ledger(path: str, progress: Progress | None) -> Listing:
     scanned: dict[int, tuple[TextFacts, str | None]] = {}
     with LedgerReader(path) as reader:
         found = reader.sql(_LEDGER_MODULES).rows
-        for index, (name, xla_id, run, stored, target, before, stages, size, snapshot) in enumerate(found):
-            info = _info(stored)
+        firsts: dict[object, dict[str, object]] = {}
+        for _, _, _, run, stored, *_ in sorted(found, key=lambda row: _number(row[0]) or 0):
+            firsts.setdefault(run, {key: value for key, value in _info(stored).items() if key in _OF_COMPILE})
+        for index, (_, name, xla_id, run, stored, target, before, stages, size, snapshot) in enumerate(found):
+            info = {**firsts[run], **_info(stored)}
             number = _number(snapshot)
             if number is not None and number not in scanned:
                 text = reader.snapshots.encoded(number)
@@ -237,7 +244,7 @@ SELECT m.name AS module, r.target AS target,
  (SELECT p.after FROM pass_rows p WHERE p.module=m.id AND p.ordinal IS NOT NULL ORDER BY p.ordinal DESC LIMIT 1)
   AS instructions_after,
  (SELECT sum(p.own_ns) FROM passes p WHERE p.module=m.id AND p.stage IS NOT NULL) AS ns,
- (SELECT count(*) FROM event_rows e LEFT JOIN pass_rows p ON p.id=e.pass WHERE coalesce(e.module,p.module)=m.id)
+ (SELECT count(*) FROM every_event e LEFT JOIN pass_rows p ON p.id=e.pass WHERE coalesce(e.module,p.module)=m.id)
   AS events
 FROM module_rows m LEFT JOIN run_rows r ON r.id=m.run
 ORDER BY (SELECT max(s.size) FROM pass_rows p JOIN snapshot_rows s ON s.id=p.snapshot WHERE p.module=m.id) DESC, m.id

@@ -197,6 +197,7 @@ def _pattern(message: str) -> re.Pattern[str]:
 def _xla(flags: Sequence[str], pattern: re.Pattern[str] | None, inputs: Inputs, unoptimised: bool) -> Shows:
     """The installed XLA:CPU fails with the message, or gives other values than the evaluator or itself unoptimised."""
     from hloscope.bisect.subjects.xla import UNOPTIMISED
+    from hloscope.bisect.warm import WARM
     from hloscope.core.runtime.compare import compare_all, rules_for
     from hloscope.core.runtime.evaluator import Token, leaves
     from hloscope.core.text import print_module
@@ -206,7 +207,7 @@ def _xla(flags: Sequence[str], pattern: re.Pattern[str] | None, inputs: Inputs, 
         given = inputs.of(candidate)
         arrays = [leaf for value in given for leaf in leaves(value) if not isinstance(leaf, Token)]
         try:
-            have, _, _ = execute_hlo_text(print_module(candidate), arrays, flags=flags, timeout=120)
+            have, _, _ = execute_hlo_text(print_module(candidate), arrays, flags=flags, timeout=120, start=WARM.start)
         except CompileError as error:
             return pattern is not None and pattern.search(error.message) is not None
         if pattern is not None:
@@ -214,7 +215,9 @@ def _xla(flags: Sequence[str], pattern: re.Pattern[str] | None, inputs: Inputs, 
         if not unoptimised:
             return _differs(candidate, candidate, given, have)
         try:
-            want, _, _ = execute_hlo_text(print_module(candidate), arrays, flags=UNOPTIMISED, timeout=120)
+            want, _, _ = execute_hlo_text(
+                print_module(candidate), arrays, flags=UNOPTIMISED, timeout=120, start=WARM.start
+            )
         except CompileError:
             return False
         return not all(one.within for one in compare_all(want, have, rules_for(candidate)))

@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 import time
-from difflib import get_close_matches
 from pathlib import Path
 from tempfile import mkdtemp
 
 from hloscope.bisect.journal import cache_folder
 from hloscope.core.errors import CompileError, UsageError
+from hloscope.core.spelling import did_you_mean
 
 INSTALL_SECONDS = 900.0
 _PART = ".part-"
@@ -47,8 +47,7 @@ def versions_between(spec: str) -> list[str]:
         released = _released() if missing else []
         for one in missing:
             if one not in released:
-                near = get_close_matches(one, released, 3)
-                hint = f"did you mean {' or '.join(near)}?" if near else None
+                hint = did_you_mean(one, released)
                 raise UsageError(f"--over {spec}: no release {one} of jaxlib for this Python", hint=hint)
         return named
     match = _RANGE.match(spec)

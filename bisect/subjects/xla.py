@@ -24,6 +24,7 @@ from hloscope.bisect.running import run_command
 from hloscope.bisect.search import NoFault, Outcome, Step, confidence, first_wrong, single_cures
 from hloscope.bisect.subjects.dump import NOT_THE_FIRST, DumpSearch
 from hloscope.bisect.subjects.xla_names import check_flags, check_name, disabled_in, last_stage, passes_of, runs_of
+from hloscope.bisect.warm import WARM
 from hloscope.core.dumps.directory import open_dump
 from hloscope.core.errors import CompileError, DumpError, HloscopeError
 from hloscope.core.runtime import npz
@@ -167,9 +168,7 @@ class XlaSearch:
             self._saw(Step("permission", 0, 1, 1, outcome))
             return outcome.kind == "right"
 
-        return permitted(
-            task.flags, right_with, self.module, self.args, task.expected, results, task.rules, task.moved
-        )
+        return permitted(task.flags, right_with, self.module, self.args, task.expected, results, task.rules, task.moved)
 
     def _over_stages(self, results: Sequence[Array], inputs: Sequence[Array], folder: str) -> Answer:
         try:
@@ -361,7 +360,9 @@ class XlaTask:
         if self.disabled:
             flags.append(f"--xla_disable_hlo_passes={','.join(self.disabled)}")
         try:
-            results, _, _ = execute_hlo_text(self.text, self.inputs, flags=flags, timeout=self.timeout)
+            results, _, _ = execute_hlo_text(
+                self.text, self.inputs, flags=flags, timeout=self.timeout, start=WARM.start
+            )
         except CompileError as error:
             return Outcome("failed", error.message), None
         return self.compared(results), results
@@ -374,7 +375,7 @@ class XlaTask:
 
 def unoptimised(text: str, inputs: Sequence[Array]) -> list[Array]:
     """What XLA:CPU gives with its optimizations off. Raises CompileError."""
-    return execute_hlo_text(text, inputs, flags=UNOPTIMISED, timeout=PROBE_SECONDS)[0]
+    return execute_hlo_text(text, inputs, flags=UNOPTIMISED, timeout=PROBE_SECONDS, start=WARM.start)[0]
 
 
 # ---------------------------------------------------------------- a user's own program

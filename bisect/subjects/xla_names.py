@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import mmap
 import re
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hloscope.core.dumps.directory import open_dump
 from hloscope.core.errors import DumpError, UsageError
+from hloscope.core.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,8 +112,7 @@ def check_name(entry: str, folder: str, python: str | None = None) -> None:
     known -= ALWAYS_THERE
     if name in known or _in_library(name, _package(python)) or name in _ours():
         return
-    near = get_close_matches(name, sorted(known | _ours()), 3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "hloscope passes on a dump lists them"
+    hint = did_you_mean(name, sorted(known | _ours())) or "hloscope passes on a dump lists them"
     raise UsageError(f"XLA has no pass {name!r}", hint=hint)
 
 

@@ -13,15 +13,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, TypeAlias, cast
 
 from hloscope.core.dumps.passlog import is_log_line
 from hloscope.core.errors import CompileError, HloscopeError, UsageError
 
 Json = Mapping[str, object]
 """A request or an answer."""
+
+Start: TypeAlias = Callable[[Sequence[str], Mapping[str, str], BinaryIO, float], int]
+"""Runs a command with an environment, its output in a file, for at most so many seconds, and gives its exit status.
+
+Raises ``subprocess.TimeoutExpired``, and ``OSError`` where it cannot be started."""
 
 _NO_ROOM = 64 << 10
 """Bytes: with less, what a child wanted to say had no room."""
@@ -42,12 +47,13 @@ def run_child(
     timeout: float,
     what: str,
     log_path: str | None = None,
+    start: Start | None = None,
 ) -> dict[str, object]:
     """Runs a script of this folder on a request and returns its answer.
 
     Raises ``CompileError`` with the last line that says something where the child crashes or takes longer than
     ``timeout`` seconds, and ``UsageError`` where the child blames its request. ``log_path`` is where what the compiler
-    logged of its passes goes.
+    logged of its passes goes; ``start`` runs the command in another way than as a new process.
     """
     with tempfile.TemporaryDirectory(prefix="hloscope-") as folder:
         asked, answered, errors = (Path(folder, name) for name in ("request.json", "answer.json", "stderr.txt"))
@@ -55,9 +61,7 @@ def run_child(
         command = [sys.executable, "-P", str(Path(__file__).with_name(script)), str(asked), str(answered)]
         with errors.open("wb") as stderr:
             try:
-                status = subprocess.run(
-                    command, env=dict(env), stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, timeout=timeout
-                ).returncode
+                status = (start or _as_process)(command, env, stderr, timeout)
             except subprocess.TimeoutExpired:
                 raise CompileError(f"{what} did not finish within {timeout:g} s") from None
             except OSError as error:
@@ -80,6 +84,12 @@ def run_child(
                 said = f"no space left in {tempfile.gettempdir()}"
             raise CompileError(f"{what} {_ended(status)}: {said}" if said else f"{what} {_ended(status)}")
         return answer
+
+
+def _as_process(command: Sequence[str], env: Mapping[str, str], said: BinaryIO, timeout: float) -> int:
+    return subprocess.run(
+        command, env=dict(env), stdin=subprocess.DEVNULL, stdout=said, stderr=said, timeout=timeout
+    ).returncode
 
 
 def _keep_log(stderr: Path, log_path: str) -> None:

@@ -15,6 +15,7 @@ from hloscope.core.xla.flags import joined_flags
 
 if TYPE_CHECKING:
     from hloscope.core.runtime.evaluator import Array
+    from hloscope.core.xla.child import Start
 
 EXECUTE_SECONDS = 600.0
 """Longest compile and run by default, in seconds: XLA:CPU is known to hang on some modules."""
@@ -32,6 +33,7 @@ def execute_hlo_text(
     flags: Sequence[str] = (),
     repeat: int = 1,
     timeout: float = EXECUTE_SECONDS,
+    start: Start | None = None,
 ) -> tuple[list[Array], float, float]:
     """The flattened results of a module, with the seconds of its compile and of its fastest run.
 
@@ -39,6 +41,7 @@ def execute_hlo_text(
     its inputs and results are whole arrays. Any other is run on one.
     `inputs` are the parameters' leaves in order. Raises CompileError where XLA refuses, crashes or hangs; XLA:CPU
     compiles whatever it gets from the start, and does not take every module that has been through that already.
+    `start` is how the child is started (``child.run_child``).
     """
     with TemporaryDirectory(prefix="hloscope-") as folder:
         program, given, results = (Path(folder, name) for name in ("program.txt", "in.npz", "out.npz"))
@@ -57,7 +60,7 @@ def execute_hlo_text(
         env["XLA_FLAGS"] = joined_flags(None, list(flags))
         try:
             answer = run_child(
-                "child_execute.py", request, env=env, timeout=timeout, what="running the module on XLA:CPU"
+                "child_execute.py", request, env=env, timeout=timeout, what="running the module on XLA:CPU", start=start
             )
         except CompileError as error:
             if _LATE.search(text) is None or _EXCEPTION.match(error.message) is None:

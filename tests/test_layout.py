@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("core", "lsp", "tui", "bisect")
 
 LEVELS = (
-    ("errors", "version", "memory"),
+    ("errors", "version", "memory", "spelling"),
     ("ledger",),
     ("hlo",),
     ("text",),

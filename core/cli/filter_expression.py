@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from hloscope.core.errors import UsageError
+from hloscope.core.spelling import did_you_mean
 
 Row = Mapping[str, object]
 Predicate = Callable[[Row], bool]
@@ -62,11 +63,8 @@ def compile_filter(
 
 def unknown_column(option: str, name: str, columns: Iterable[str], position: int | None = None) -> UsageError:
     """The error for a name that no column has, with the nearest ones."""
-    from difflib import get_close_matches
-
     known = list(columns)
-    near = get_close_matches(name, known, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"the columns are {', '.join(known)}"
+    hint = did_you_mean(name, known) or f"the columns are {', '.join(known)}"
     at = f" at column {position}" if position is not None else ""
     return UsageError(f"{option}: no column {name!r}{at}", hint=hint)
 

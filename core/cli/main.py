@@ -23,6 +23,7 @@ try:
     import click
 
     from hloscope.core.errors import HloscopeError, UsageError
+    from hloscope.core.spelling import did_you_mean
 except KeyboardInterrupt:  # Ctrl-C right after the start
     print("hloscope: interrupted", file=sys.stderr)
     raise SystemExit(130) from None
@@ -94,8 +95,8 @@ class CommandTable(click.Group):
             if opener is None:
                 raise UsageError("the dashboard is not installed", hint="hloscope passes PATH shows the timeline")
             return "open", opener, args
-        near = _nearest(name, self.list_commands(ctx))
-        raise UsageError(f"no command and no file {name!r}", hint=f"did you mean {near}?" if near else "see --help")
+        hint = did_you_mean(name, self.list_commands(ctx), most=2) or "see --help"
+        raise UsageError(f"no command and no file {name!r}", hint=hint)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, _short_help(name)) for name in self.list_commands(ctx)]
@@ -218,12 +219,6 @@ def _short_help(name: str) -> str:
 
 def _is_path(word: str) -> bool:
     return word == "-" or os.sep in word or os.path.lexists(word) or bool(os.path.splitext(word)[1])
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
-    return " or ".join(get_close_matches(word, known, n=2))
 
 
 def _usage_line(error: click.ClickException) -> str:

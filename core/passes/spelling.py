@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from hloscope.core.errors import UsageError
+from hloscope.core.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -16,12 +16,7 @@ def unknown(kind: str, name: str, known: Collection[str], *, where: str = "") ->
 
     The hint names the nearest ones, or all of them where there are few.
     """
-    near = get_close_matches(name, list(known), n=3, cutoff=0.5)
-    if near:
-        hint: str | None = f"did you mean {' or '.join(near)}?"
-    elif known and len(known) <= 12:
-        hint = f"there are {', '.join(sorted(known))}"
-    else:
-        hint = "see hloscope opt --list"
+    few = f"there are {', '.join(sorted(known))}" if known and len(known) <= 12 else None
+    hint = did_you_mean(name, known) or few or "see hloscope opt --list"
     place = f" in {where}" if where else ""
     return UsageError(f"no {kind} is called {name!r}{place}", hint=hint)

@@ -5,13 +5,13 @@ The reader keeps such an opcode as it stands, since a newer compiler may have it
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hloscope.core.errors import Diagnostic
 from hloscope.core.hlo.opcodes import OPCODES
+from hloscope.core.spelling import nearest
 from hloscope.core.text.async_sugar import async_parts
 
 if TYPE_CHECKING:
@@ -47,6 +47,6 @@ def unknown_opcodes(index: ModuleIndex, most: int = 500) -> list[Diagnostic]:
 
 
 def _sentence(word: str, *, near: bool) -> str:
-    found = get_close_matches(word, OPCODES, n=2, cutoff=0.75) if near else []
+    found = nearest(word, OPCODES, most=2) if near else []
     meant = f"; {' or '.join(found)}?" if found else ""
     return f"XLA's parser does not know the opcode {word[:60]}{meant}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.core.errors import HloscopeError, InternalError, UsageError
 from hloscope.core.hlo.shape import Shape
+from hloscope.core.spelling import did_you_mean
 from hloscope.core.text.instruction_text import InstructionText, scan_instruction
 from hloscope.core.views.config_keys import CONFIG, changed_keys, same_config
 from hloscope.core.views.data import HistoryStep, Place, SourceFrame, WhyFacts
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from hloscope.core.views.fusion import FusionRow
     from hloscope.core.views.run import Run
 
-_SUGGESTIONS = 3
+_SEARCHED_BYTES = 4 << 20
+"""Text of a stage up to which its names are compared with one that is not there."""
 MAX_DECIDED_BYTES = 8 << 20
 """Text of a stage up to which fusion is worked out, not only told as recorded, to answer for one instruction."""
 
@@ -234,17 +236,9 @@ def _anchor(run: Run, name: str, stage: int | None, cancelled: Cancelled | None)
         if found is not None:
             return found
     where = f"stage {stage}" if stage is not None else "any of the stages" if len(run) > 1 else "the module"
-    near = _near(run, name)
-    hint = f"did you mean {' or '.join(near)}?" if near else None
-    raise UsageError(f"no instruction {name!r} in {where}", path=run.source.path, hint=hint)
-
-
-def _near(run: Run, name: str) -> list[str]:
-    from difflib import get_close_matches
-
-    if len(run.stage_bytes(-1)) > 4 << 20:
-        return []  # comparing hundreds of thousands of names takes longer than the answer is worth
-    return get_close_matches(name, [place.name for place in run.search("", -1)], n=_SUGGESTIONS, cutoff=0.7)
+    # Comparing hundreds of thousands of names takes longer than the answer is worth.
+    known = [place.name for place in run.search("", -1)] if len(run.stage_bytes(-1)) <= _SEARCHED_BYTES else []
+    raise UsageError(f"no instruction {name!r} in {where}", path=run.source.path, hint=did_you_mean(name, known))
 
 
 class _History:

@@ -125,7 +125,7 @@ def test_a_ledger_and_a_dump_are_written_and_not_overwritten(
         ([], "either --passes or --pipeline"),
         (["--passes", "dce", "--until", "dce"], "--until cuts a --pipeline"),
         (["--pipeline", "cpu", "--until", "csee"], "did you mean cse"),
-        (["--pipeline", "tpu"], "no pipeline is called 'tpu'"),
+        (["--pipeline", "tpu"], "no pipeline of our own for tpu"),
         (["--passes", "dce", "--fuel", "dce"], "fuel is given as PASS=N"),
         (["--passes", "dce", "--fuel", "dc=1"], "did you mean dce?"),
         (["--passes", "dce", "--disable-passes", "dce:x"], "after ':'"),

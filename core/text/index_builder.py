@@ -22,8 +22,10 @@ from hloscope.core.text.instruction_text import (
     INLINE_BODY,
     INLINE_HINT,
     MAX_ROW,
+    NAME_LIST,
     ROW,
     ROWS,
+    TYPED_ROW,
     InstructionText,
     Span,
     line_end,
@@ -34,12 +36,17 @@ from hloscope.core.text.instruction_text import (
     skip_blank,
     value_end,
 )
+from hloscope.core.text.operand_resolver import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+Row = tuple[str, ...]
+"""What `ROWS` finds: the groups of an instruction, a computation's end, its header, or other text."""
 _FIRST_BLOCK = 1 << 12
 _LAST_BLOCK = 1 << 18
+_FEW = 32
+"""Rows up to which each is taken on its own."""
 _NO_OPERANDS = frozenset(("constant", "parameter", "iota"))
 _CALLS_NOTHING = frozenset(row.name for row in OPCODES.values() if row.calls == "none")
 _TABLE = re.compile(r"(FileNames|FunctionNames|FileLocations|StackFrames)(?:\s++|\Z)")
@@ -67,55 +74,74 @@ class _Builder(IndexParts):
     # ---- the loop
     def run(self, pos: int, end: int) -> int:
         """Read rows in [pos, end); the position after the last thing read is returned."""
-        text = self.text
-        block, burst = _FIRST_BLOCK, 1
+        text, block = self.text, _FIRST_BLOCK
         while pos < end:
             stop = min(pos + block, end)
             rows = ROWS.findall(text, pos, stop)
             if stop < end:
                 rows.pop()
-            before = self.rows
-            pos, stuck = self._take(rows, pos) if rows else (pos, True)
+            before = pos
+            pos, used = self._take_all(rows, pos, end) if rows else (self._step(pos, end), True)
             self._flush()
-            if self.rows > before:
-                burst = 1
-            if not stuck:
-                block = min(block * 4, _LAST_BLOCK)
-                continue
-            block = _FIRST_BLOCK
-            for _ in range(burst):
-                pos = self._step(pos, end)
-                if pos >= end:
-                    break
-            burst = min(burst * 2, 256)
+            # Where what is read by hand ends inside rows, these were found in vain: fewer the next time.
+            block = min(block * 4, _LAST_BLOCK) if used and pos > before else _FIRST_BLOCK
         return pos
 
-    def _take(self, rows: list[tuple[str, ...]], pos: int) -> tuple[int, bool]:
-        """Take rows up to the first that the pattern does not know; the position reached, and whether there is one."""
+    def _take_all(self, rows: list[Row], pos: int, end: int) -> tuple[int, bool]:
+        """Take rows, those by hand that the pattern does not know; the position reached, and whether they were all of
+        use."""
+        unknown = [k for k, row in enumerate(rows) if row[8] and not row[8].isspace()]
+        unknown.append(len(rows))
+        k = 0
+        for at in unknown:
+            while k < at or k == at < len(rows):
+                known = _before(rows, k, at) if at < len(rows) and rows[at][8].startswith(",") else at
+                if k < known:
+                    pos, taken = self._take(rows[k:known], pos)
+                    k += taken
+                if k < len(rows):
+                    pos, k = self._by_hand(rows, k, pos, end, tried=k == at)
+                    if k < 0:
+                        return pos, False
+        return pos, True
+
+    def _by_hand(self, rows: list[Row], k: int, pos: int, end: int, *, tried: bool = False) -> tuple[int, int]:
+        """Read by hand from row `k` at `pos` until a row begins there (blanks aside): the position and number of that
+        row, the number being -1 where they do not meet again."""
+        text, start = self.text, pos
+        reached = pos
+        while True:
+            reached = self._step(reached, end, tried=tried)
+            tried = False
+            while k < len(rows) and (stop := start + _length(rows[k])) <= reached:
+                start, k = stop, k + 1
+            if k == len(rows):
+                return max(start, reached), k if start == reached else -1
+            if start == reached or text[start:reached].isspace():
+                return start, k
+
+    def _take(self, rows: list[Row], pos: int) -> tuple[int, int]:
+        """Take rows that the pattern knows, up to the first with a computation written out in it; the position reached
+        and their number."""
+        if len(rows) < _FEW:
+            for k, row in enumerate(rows):
+                stop = self._take_one(row, pos)
+                if stop < 0:
+                    return pos, k
+                pos = stop
+            return pos, len(rows)
         self._take_singles()
         columns = list(zip(*rows, strict=True))
-        n, stuck = len(rows), False
-        if any(columns[8]):
-            for k, blank in enumerate(columns[8]):
-                if blank and not blank.isspace():
-                    n, stuck = k, True
-                    if blank.startswith(","):
-                        # Attributes that go on in the next line belong to the instruction before.
-                        while n and not rows[n - 1][1]:
-                            n -= 1
-                        n = max(0, n - 1)
-                    break
-        lead, names, shapes, opcodes, operands, attributes, closes, headers, blanks = (c[:n] for c in columns)
+        n = len(rows)
+        lead, names, shapes, opcodes, operands, attributes, closes, headers, blanks = columns
         if not any(names) and not any(closes) and not any(headers):
-            return pos + sum(map(len, blanks)), stuck
+            return pos + sum(map(len, blanks)), n
         codes = np.fromiter(map(self.opcode_ids.__getitem__, opcodes), np.int32, n)
         calls = _by_word(self.opcode_ids, codes, opcodes, lambda word: word not in _CALLS_NOTHING and word != "", bool)
         callers = np.flatnonzero(calls).tolist()
         for k in callers:
             if INLINE_HINT.search(attributes[k]) and INLINE_BODY.search(attributes[k]):
-                return self._take(rows[:k], pos) if k else (pos, True)
-        if not n:
-            return pos, True
+                return self._take(rows[:k], pos) if k else (pos, 0)
         ids = np.fromiter(map(self.shape_ids.__getitem__, shapes), np.int32, n)
         leads = np.fromiter(map(self.lead_ids.__getitem__, lead), np.int32, n)
         name_lengths = np.fromiter(map(len, names), np.int64, n)
@@ -155,7 +181,49 @@ class _Builder(IndexParts):
             if attributes[k]:
                 self._add_calls(int(row_of[k]), attributes[k])
         self._take_marks(others, begins, stops, closes, headers, starts, keep)
-        return int(stops[-1]), stuck
+        return int(stops[-1]), n
+
+    def _take_one(self, row: Row, pos: int) -> int:
+        """Take one row at `pos`: for a few, columns cost more than they save. The position after it; -1 where a
+        computation is written out in it."""
+        lead, name, shape, opcode, operands, attributes, close, header, blank = row
+        if name:
+            calls = attributes and opcode not in _CALLS_NOTHING
+            if calls and INLINE_HINT.search(attributes) and INLINE_BODY.search(attributes):
+                return -1
+            begin = pos + len(lead)
+            stop = begin + len(name)
+            shape_start = stop + 3
+            opcode_start = shape_start + len(shape) + 1
+            operand_start = opcode_start + len(opcode) + 1
+            operand_end = operand_start + len(operands)
+            end = operand_end + 1 + len(attributes)
+            start = begin - len(lead.lstrip())
+            words = () if opcode in _NO_OPERANDS or not operands else words_of(operands)
+            number = self._add_row(
+                (start, end, begin, stop, shape_start, opcode_start, operand_start, operand_end),
+                shape, opcode, "R" in lead, words,
+            )  # fmt: skip
+            if calls:
+                self._add_calls(number, attributes)
+            return end
+        if close:
+            stop = pos + len(close)
+            self._close(stop, pos)
+            return stop
+        if header:
+            stop = pos + len(header)
+            self._header_row(pos, stop)
+            return stop
+        return pos + len(blank)
+
+    def _header_row(self, pos: int, stop: int) -> None:
+        start = pos
+        while self.text[start].isspace():
+            start += 1
+        found = HEADER_PARTS.match(self.text, start)
+        if found is not None:
+            self._open(found.span(2), start, stop, entry=found[1] is not None)
 
     def _take_marks(
         self,
@@ -176,17 +244,17 @@ class _Builder(IndexParts):
             if closes[k]:
                 self._close(int(stops[k]), int(begins[k]))
             elif headers[k]:
-                start = int(begins[k]) + len(headers[k]) - len(headers[k].lstrip())
-                found = HEADER_PARTS.match(self.text, start)
-                if found is not None:
-                    self._open(found.span(2), start, int(stops[k]), entry=found[1] is not None)
+                self._header_row(int(begins[k]), int(stops[k]))
             if not self.open and k + 1 < n and keep[k + 1]:
                 self._implicit(int(starts[k + 1]))
         self.rows = base + n - len(others)
 
     # ---- one thing by hand
-    def _step(self, pos: int, end: int) -> int:
-        """Read one thing at `pos`, whatever it is; the position after it, always greater than `pos`."""
+    def _step(self, pos: int, end: int, *, tried: bool = False) -> int:
+        """Read one thing at `pos`, whatever it is; the position after it, always greater than `pos`.
+
+        `tried` where the pattern is known not to take what is there.
+        """
         text = self.text
         start = skip_blank(text, pos)
         if start < end and text.startswith("/*", start):
@@ -195,19 +263,13 @@ class _Builder(IndexParts):
             return end
         if start >= end:
             return end
-        row = ROW.match(text, start, min(end, start + MAX_ROW))
+        row = None if tried and start == pos else ROW.match(text, start, min(end, start + MAX_ROW))
         if row is not None and (row.end() == start + MAX_ROW or text.startswith(",", skip_blank(text, row.end()))):
             row = None
-        if row is not None and row[2] is None:
-            self._take([(*(group or "" for group in row.groups()), "")], start)
-            return row.end()
-        if row is not None and not INLINE_BODY.search(row[6]):
-            operands = () if row[4] in _NO_OPERANDS else [text[a:b] for a, b in operand_names(text, *row.span(5))]
-            self._add_calls(self._add_row(
-                (row.end(1) - len(row[1].lstrip()), row.end(), *row.span(2), row.start(3), row.start(4), *row.span(5)),
-                row[3], row[4], "R" in row[1], operands,
-            ), row[6])  # fmt: skip
-            return row.end()
+        if row is not None:
+            stop = self._take_one((*(group or "" for group in row.groups()), ""), start)
+            if stop >= 0:
+                return stop
         if text.startswith("}", start):
             tail = _CLOSE_TAIL.match(text, start)
             stop = tail.end() if tail is not None else start + 1
@@ -217,6 +279,9 @@ class _Builder(IndexParts):
             top = self._top(start, end)
             if top > start:
                 return top
+        typed = TYPED_ROW.match(text, start, min(end, start + MAX_ROW))
+        if typed is not None and (stop := self._typed(typed, start)) > start:
+            return stop
         instruction = scan_instruction(text, start, self._limit(start))
         if instruction is not None:
             self.wasted += max(0, instruction.reached - instruction.end)
@@ -225,6 +290,30 @@ class _Builder(IndexParts):
         if opened > start:
             return opened
         return self._skip(start, end)
+
+    def _typed(self, row: re.Match[str], start: int) -> int:
+        """Take an instruction in an unusual form; the position after it, `start` where it is not to be taken so."""
+        text, end = self.text, row.end()
+        if end == start + MAX_ROW or text.startswith(",", skip_blank(text, end)):
+            return start
+        root, _, shape, opcode, operands, attributes = row.groups("")
+        calls = attributes and opcode not in _CALLS_NOTHING
+        if calls and INLINE_BODY.search(attributes):
+            return start
+        at = row.start
+        words: Sequence[str] = ()
+        if operands and opcode not in _NO_OPERANDS:
+            if NAME_LIST.fullmatch(operands):
+                words = operands.replace("%", "").split(", ")
+            else:
+                words = [text[a:b] for a, b in operand_names(text, *row.span(5))]
+        number = self._add_row(
+            (start, end, *row.span(2), at(3) if shape else -1, at(4), at(5), row.end(5)),
+            shape, opcode, bool(root.strip("%")), words,
+        )  # fmt: skip
+        if calls:
+            self._add_calls(number, attributes)
+        return end
 
     def _limit(self, start: int) -> int:
         """How far to look for what closes a bracket opened after `start`."""
@@ -364,6 +453,17 @@ class _Builder(IndexParts):
         self._find("syntax", f"expected {where}, got {shown!r}", start, max(start + 1, min(stop, resume)))
         self.truncated |= found is None and resume >= len(self.text)
         return max(resume, start + 1)
+
+
+def _before(rows: list[Row], k: int, at: int) -> int:
+    """The last instruction among the rows from `k` on before `at`, whose attributes go on in that row; else `at`."""
+    return next((i for i in range(at - 1, k - 1, -1) if rows[i][1]), at)
+
+
+def _length(row: Row) -> int:
+    """Characters of a row."""
+    return sum(map(len, row)) + (FIXED_CHARACTERS if row[1] else 0)
+
 
 def _by_word(
     table: dict[str, int], ids: np.ndarray, words: Sequence[str], function: Callable[[str], int], kind: type

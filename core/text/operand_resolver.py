@@ -148,11 +148,43 @@ def _split(texts: list[str]) -> tuple[np.ndarray, list[str]]:
         joined = OPERAND_SHAPE.sub("", joined)
     if "%" in joined:
         joined = joined.replace("%", "")
+    if "," in joined:
+        joined = _spaced(joined)
     n = len(texts)
-    if "(" not in joined and '"' not in joined and "{" not in joined:
+    if _is_plain(joined):
         rows = joined.split("\n")
         flat = joined.replace("\n", ", ").split(", ")
         if len(rows) == n and "" not in flat:
             return np.fromiter(map(str.count, rows, repeat(", ")), np.int32, n) + 1, flat
-    parts = [[text[a:b] for a, b in operand_names(text, 0, len(text))] for text in texts]
+    parts = [_names(text) for text in texts]
     return np.fromiter(map(len, parts), np.int32, n), [name for part in parts for name in part]
+
+
+def _spaced(text: str) -> str:
+    """With one blank after each comma, as XLA prints them: its reader takes none, too."""
+    if text.count(", ") == text.count(","):
+        return text
+    return text.replace(",", ", ").replace(",  ", ", ")
+
+
+def _is_plain(text: str) -> bool:
+    """Whether lists hold names alone: no brackets, no strings, and no blank but that after a comma."""
+    marks = "(" in text or '"' in text or "{" in text
+    return not marks and text.count(" ") == text.count(", ")
+
+
+def words_of(text: str) -> list[str]:
+    """Names out of one operand list, as `OperandResolver.add` takes them."""
+    bare = text if "/*" not in text else COMMENT.sub("", text)
+    if "[" in bare:
+        bare = OPERAND_SHAPE.sub("", bare)
+    bare = _spaced(bare.replace("%", ""))
+    if "\n" not in bare and _is_plain(bare):
+        words = bare.split(", ")
+        if "" not in words:
+            return words
+    return _names(text)
+
+
+def _names(text: str) -> list[str]:
+    return [text[a:b] for a, b in operand_names(text, 0, len(text))]

@@ -211,6 +211,35 @@ def test_half_typed_lines_become_one_finding_and_lose_nothing_else(body: str, co
     assert findings(body) == [(code, span)]
 
 
+def test_rows_between_lines_that_cannot_be_read_are_all_there() -> None:
+    """Every other line of a long body is half typed: nothing whole is lost, and what is wrong stands where it is."""
+    lines = [f"  %a{k} = f32[8]{{0}} add(%p, %p)" if k % 2 else f"  %h{k} = f32[8]{{0}} add(%p, %p" for k in range(3_000)]
+    ix = index("\n".join(["HloModule m", "ENTRY %e {", "  %p = f32[8]{0} parameter(0)", *lines, "}", ""]))
+    assert [ix.text(2 * k + 2) for k in range(1_500)] == [line.strip() for line in lines[1::2]]
+    assert [ix.operands(i) for i in range(2, 3_001, 2)] == [[0, 0]] * 1_500
+    wrong = [d for d in ix.diagnostics if d.code == "unclosed"]
+    assert len(wrong) == 500 == len(ix.diagnostics)
+    assert all(ix.source[d.offset : d.end_offset] == "(%p, %p" and d.line == 2 * k + 4 for k, d in enumerate(wrong))
+    check_invariants(ix)
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [(" = ", "="), (" = ", "\t=  "), ("(p, q)", "(p,q)"), ("), ", ") ,"), (" add(", " Add ("), ("}\n", "} // so\n")],
+)
+def test_blanks_and_letters_as_one_types_them(text: str, other: str) -> None:
+    line = "  ROOT b = (f32[8]{0:T(8)}, f32[]) add(p, q), metadata={op_name=\"x(\"}\n"
+    short = f"HloModule m\nENTRY e {{\n  p = f32[] parameter(0)\n  q = f32[] parameter(1)\n{line}}}\n"
+    for lines in (1, 60):  # a few rows are taken one by one, many at once
+        ix = index(short.replace(line, line.replace("ROOT b", "c") * (lines - 1) + line.replace(text, other)))
+        i = ix.instruction_count - 1
+        part = ix.parts(i)
+        assert ix.errors == () or lines > 2 and {d.code for d in ix.errors} == {"duplicate"}
+        assert ix.operands(i) == [0, 1] and ix.opcode(i).lower() == "add" and ix.is_root(i)
+        assert ix.shape_text(i) == "(f32[8]{0:T(8)}, f32[])" and ix.span(i) == (part.start, part.end)
+        assert ix.op_name(i) == "x("
+
+
 def test_more_findings() -> None:
     assert [d.code for d in index("x = f32[] parameter(0)\n").diagnostics] == ["outside"]
     two = index("HloModule m\nENTRY a { ROOT p = f32[] parameter(0) }\nENTRY b { ROOT p = f32[] parameter(0) }\n")

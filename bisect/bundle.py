@@ -81,6 +81,8 @@ class Extras:
     """Whether the script is run once with the installed jax, and what it prints told."""
     release: str | None = None
     """The jaxlib that shows it, where that is another than the installed one."""
+    modules: Sequence[int] = ()
+    """Number of the module that was searched, in each dump that was given."""
 
 
 def write_bundle(
@@ -165,6 +167,8 @@ def _fill(
     put("environment.json", json.dumps(_environment(source), indent=1) + "\n")
     if any(_OPAQUE.search(text) for text in texts.values()) and redact:
         answer.evidence.append("kernels in backend_config are not opened: they may hold names of source files")
+    if redact:
+        words = by_number(words, extras.modules, notes)
     told = report(answer, source, words, written, extras=extras if runnable or extras.core else None, notes=notes)
     said = "\n".join([*told, *_printed(printed)]) + "\n"
     put("report.md", _nameless(said, source, answer) if redact else said)
@@ -276,6 +280,28 @@ def _nameless(text: str, source: Source | None, answer: Answer) -> str:
         if len(name) > 2 and name != "module":
             text = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\w)", "module", text)
     return text
+
+
+def by_number(words: Sequence[str], modules: Sequence[int], notes: list[str]) -> list[str]:
+    """A command line whose ``--module`` has a number for what may be the module's name, or a part of it.
+
+    Where two dumps number it otherwise it is left out, and the notes say which it is.
+    """
+    kept: list[str] = []
+    number = str(modules[0]) if len(set(modules)) == 1 else None
+    rest = iter(words)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name != "--module" or not modules:
+            kept.append(word)
+            continue
+        if not equals:
+            next(rest, None)
+        if number is not None:
+            kept += [f"--module={number}"] if equals else ["--module", number]
+        else:
+            notes.append(f"the module is number {' of the first dump, '.join(map(str, modules))} of the second")
+    return kept
 
 
 def _user() -> str:

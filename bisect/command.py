@@ -172,7 +172,7 @@ def command(
                     )
                 if against is not None:
                     return _search_two(run, against, module, args_path, seed, probes, ending)
-                return _search_dump(run, oracle, args_path, seed, probes, ending)
+                return _search_dump(run, module, oracle, args_path, seed, probes, ending)
             data = run.stage_bytes(0)
             source = run.source
         given = Given(data, path, source, oracle, args_path, seed)
@@ -545,12 +545,20 @@ def _search_two(
         answer = AgainstSearch(run, second, given or None, options, _progress(), probes).run()
         named = [one.file for one in answer.culprits]
         guilty = second if named and all(one.startswith(f"{against}/") for one in named) else run
-        extras = Extras(ledger=lambda path: stages_ledger(guilty, path, redact=ending.redact))
+        numbers = [_numbered(one, module) for one in (run, second)] if module is not None else []
+        extras = Extras(ledger=lambda path: stages_ledger(guilty, path, redact=ending.redact), modules=numbers)
         return _finish(answer, run.source, lambda _: None, ending, extras)
 
 
+def _numbered(run: Run, module: str | None) -> int:
+    """Which of its dump's modules a run shows."""
+    from hloscope.core.views.choosing import choose
+
+    return choose(run.modules, module, run.source.path)[0]
+
+
 def _search_dump(
-    run: Run, oracle: str, args_path: str | None, seed: int, probes: Prober, ending: Ending
+    run: Run, module: str | None, oracle: str, args_path: str | None, seed: int, probes: Prober, ending: Ending
 ) -> int:
     """The stages of a dump as what is searched."""
     from hloscope.bisect.bundle import Extras, stages_ledger
@@ -580,7 +588,8 @@ def _search_dump(
         place = run.definition(one.stage, one.instruction)
         return place.line + 1 if place is not None else None
 
-    extras = Extras(ledger=lambda path: stages_ledger(run, path, redact=ending.redact))
+    number = _numbered(run, module)
+    extras = Extras(ledger=lambda path: stages_ledger(run, path, redact=ending.redact), modules=[number])
     return _finish(answer, run.source, line, ending, extras)
 
 

@@ -15,6 +15,13 @@ from hloscope.core.errors import UsageError
 
 _FAILED_AFTER = re.compile(r"^.*Failed after [\w.-]+.*$", re.M)
 
+FLAG_REFUSED = (
+    re.compile(r"Unknown flags? in XLA_FLAGS: .*"),
+    re.compile(r"Couldn't interpret value .* for flag [\w-]+"),
+    re.compile(r"Flag parsing failed"),
+)
+"""How XLA ends a process whose flags it does not take; the sentence that says most comes first."""
+
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?(%[\w.-]+ = .*)$", re.M)
 
 
@@ -88,7 +95,8 @@ def _read(status: int, text: str) -> Outcome:
     how = f"ended by {_name(-status)}" if status < 0 else f"exit code {status}"
     if status > 128 and (name := _name(status - 128)):
         how += f" ({name})"
-    said = last_line(text)[:200]
+    flag = next((found for one in FLAG_REFUSED[:-1] if (found := one.search(text)) is not None), None)
+    said = last_line(text)[:200] if flag is None else flag[0]
     refused = _FAILED_AFTER.search(text)
     if refused is not None:
         told = "" if said in refused[0] else said.replace(refused[0].strip(), "")

@@ -10,11 +10,10 @@ import atexit
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 FLAGS = "XLA_FLAGS"
 """What a probe's environment has of its own: read when something is compiled, not when jax is imported."""
@@ -26,10 +25,10 @@ ALONE = {"OPENBLAS_NUM_THREADS": "1"}
 class WarmChild:
     """One child that has imported jax, for probes of one environment."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, python: str, env: Mapping[str, str]) -> None:
         """Starts it. Raises OSError where it cannot be started, or has threads of its own."""
         self.owner = os.getpid()
-        command = [sys.executable, "-P", str(Path(__file__).with_name("child_warm.py"))]
+        command = [python, "-P", str(Path(__file__).with_name("child_warm.py"))]
         self._process = subprocess.Popen(
             command, env={**env, **ALONE}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             text=True,
@@ -62,25 +61,30 @@ class WarmChild:
         line = self._process.stdout.readline()
         if not line:
             raise OSError("the child has ended")
-        return json.loads(line)
+        answer = json.loads(line)
+        if not isinstance(answer, dict):
+            raise ValueError("the child says something else")
+        return cast("dict[str, object]", answer)
 
 
 class WarmChildren:
-    """The children of this process: one an environment, started when it is first asked for."""
+    """The child of this process: another environment has another, and ends the one before."""
 
     def __init__(self) -> None:
-        self._children: dict[tuple[tuple[str, str], ...], WarmChild | None] = {}
+        self._child: WarmChild | None = None
+        self._asked: tuple[object, ...] = ()
+        """What the child was started for, if only in vain."""
         self._lock = threading.Lock()
 
     def start(self, command: Sequence[str], env: Mapping[str, str], said: BinaryIO, timeout: float) -> int:
         """``core.xla.child.Start``: a fork of a child that has imported jax, else a new process."""
         with self._lock:
-            child = self._child(env)
+            child = self._for(command[0], env)
             if child is not None:
                 argv = command[command.index("-P") + 1 :]
                 try:
                     status = child.run(argv, env, os.fspath(said.name), timeout)
-                except OSError:
+                except (OSError, ValueError):
                     self.close()
                 else:
                     if status is None:
@@ -91,24 +95,22 @@ class WarmChildren:
         ).returncode
 
     def close(self) -> None:
-        """Ends all of them."""
-        for child in self._children.values():
-            if child is not None:
-                child.close()
-        self._children.clear()
+        """Ends it."""
+        if self._child is not None:
+            self._child.close()
+        self._child, self._asked = None, ()
 
-    def _child(self, env: Mapping[str, str]) -> WarmChild | None:
+    def _for(self, python: str, env: Mapping[str, str]) -> WarmChild | None:
         common = {name: value for name, value in env.items() if name != FLAGS}
-        key = tuple(sorted(common.items()))
-        child = self._children.get(key)
-        if child is not None and child.owner != os.getpid():
-            self._children.clear()  # those of the process that this one was forked from
-        if key not in self._children:
+        asked = (os.getpid(), python, *sorted(common.items()))  # a process that was forked from this one has its own
+        if asked != self._asked:
+            self.close()
+            self._asked = asked
             try:
-                self._children[key] = WarmChild(common) if hasattr(os, "fork") else None
+                self._child = WarmChild(python, common) if hasattr(os, "fork") else None
             except (OSError, ValueError):
-                self._children[key] = None
-        return self._children[key]
+                self._child = None
+        return self._child
 
 
 WARM = WarmChildren()

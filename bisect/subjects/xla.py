@@ -406,7 +406,7 @@ class CommandSearch:
             first = self._task((), dump_flags(place)).run()
             journal.put("whole", first)
             journal.keep("whole", place)
-        check_flags(first.detail, self.flags)
+        check_flags(first.detail, [*os.environ.get("XLA_FLAGS", "").split(), *self.flags])
         self._saw(Step("whole", 0, 1, 1, first))
         for name in disabled_in(self.flags, os.environ.get("XLA_FLAGS")):
             check_name(name, folder)

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hloscope.bisect.running import FLAG_REFUSED
 from hloscope.core.dumps.directory import open_dump
 from hloscope.core.errors import DumpError, UsageError
 from hloscope.core.spelling import did_you_mean
@@ -35,17 +36,9 @@ def disabled_in(flags: Sequence[str], inherited: str | None = None) -> list[str]
     return [name for part in found for name in part.strip("'\"").split(",") if name]
 
 
-_FLAG_REFUSED = (
-    re.compile(r"Unknown flags? in XLA_FLAGS: .*"),
-    re.compile(r"Couldn't interpret value .* for flag [\w-]+"),
-    re.compile(r"Flag parsing failed"),
-)
-"""How XLA ends a process whose flags it does not take; the sentence that says most comes first."""
-
-
 def check_flags(said: str, flags: Sequence[str]) -> None:
     """Raises UsageError where a compile failed because XLA does not take the flags: no fault of the compiler's."""
-    found = next((match for one in _FLAG_REFUSED if (match := one.search(said)) is not None), None)
+    found = next((match for one in FLAG_REFUSED if (match := one.search(said)) is not None), None)
     if found is not None and flags:
         raise UsageError(f"XLA does not take the flags {' '.join(flags)}: {found[0]}")
 

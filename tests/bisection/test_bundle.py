@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloscope.bisect.bundle import Extras, redacted, report, stages_ledger, write_bundle
+from hloscope.bisect.bundle import Extras, by_number, redacted, report, stages_ledger, write_bundle
 from hloscope.bisect.portable import Portable, portable
 from hloscope.bisect.result import Answer, Culprit
 from hloscope.core.errors import UnsupportedError
@@ -197,3 +197,16 @@ def test_the_command_for_a_dump_names_what_is_in_the_bundle() -> None:
     told = list(report(answer(), Source("dump", "jit_f", None, "cpu"), words, ["run.ledger", "inputs.npz"]))
     assert "- `hloscope bisect run.ledger --args inputs.npz`" in told
     assert not any("--module" in line for line in told)
+
+
+def test_a_module_is_numbered_where_its_name_is_taken_out(tmp_path: Path) -> None:
+    """Too large for a ledger in the bundle: the dump itself is named, with a module that the command can find."""
+    words = ["bisect", "dump", "--module", "bobs_plan", "--seed", "1"]
+    for redact, told in ((True, "--module 2 --seed"), (False, "--module bobs_plan --seed")):
+        folder = tmp_path / f"bundle{redact}"
+        write_bundle(str(folder), answer(), SOURCE, words, redact=redact, extras=Extras(modules=[2]))
+        assert f"- `hloscope bisect dump {told} 1`" in (folder / "report.md").read_text()
+    notes: list[str] = []
+    assert by_number(["a", "--module=f", "b"], [1, 1], notes) == ["a", "--module=1", "b"] and not notes
+    assert by_number(["a", "--module", "f", "b"], [1, 4], notes) == ["a", "b"]
+    assert notes == ["the module is number 1 of the first dump, 4 of the second"]

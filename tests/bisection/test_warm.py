@@ -30,7 +30,7 @@ def test_a_fork_has_its_own_flags_and_may_die_or_hang(tmp_path: Path) -> None:
 
     def run(how: str, flags: str, timeout: float = 30.0) -> int:
         with said.open("ab") as out:
-            command = ["python", "-P", str(script), how]
+            command = [sys.executable, "-P", str(script), how]
             return children.start(command, {**env, "XLA_FLAGS": flags}, out, timeout)
 
     try:

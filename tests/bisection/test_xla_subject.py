@@ -136,7 +136,7 @@ def test_the_pass_that_the_verifier_names_is_the_culprit(
 )
 def test_a_flag_that_xla_does_not_take_is_no_fault_of_the_compiler_s(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], child_that_says: Callable[[str], None],
-    flags: str, said: str, told: str,
+    flags: str, said: str, told: str, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     source = tmp_path / "m.hlo"
     source.write_text("HloModule m\n\nENTRY e {\n  x = f32[4] parameter(0)\n  ROOT r = f32[4] negate(x)\n}\n")
@@ -144,6 +144,11 @@ def test_a_flag_that_xla_does_not_take_is_no_fault_of_the_compiler_s(
     assert run(["bisect", str(source), "--engine", "xla", "--xla-flags", flags]) == 2
     assert told in capsys.readouterr().err
     assert run(["bisect", "--command", shlex.quote(sys.executable), "--xla-flags", flags]) == 2
+    assert told in capsys.readouterr().err
+    if said:  # those of the environment are the program's own to read
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        assert run(["bisect", "--command", shlex.quote(sys.executable)]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_a_pass_that_does_not_run_cannot_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hloscope.core.errors import LedgerError
+from hloscope.core.ledger.batches import unpack_batches
 from hloscope.core.ledger.declare import ENVELOPE, MAX_FIELDS, Event, EventSpec, FieldSpec, Kind, UnknownEvent, Value
 from hloscope.core.ledger.events import EVENT_TYPES
 from hloscope.core.ledger.schema import VIEWS
@@ -165,6 +166,8 @@ def _started(
 @contextmanager
 def _asking(connection: LedgerConnection, cancelled: Callable[[], bool] | None) -> Generator[None]:
     """While a query of the user runs: nothing but reading is allowed, and what SQLite refuses is one line."""
+    with reading(connection.path):
+        unpack_batches(connection)
     decoder = _Decoder(connection)
     connection.create_function("sentence", 1, lambda number: _sentence(decoder, number))
     connection.set_authorizer(_authorize)
@@ -315,6 +318,7 @@ def read_events(
             values.append(value)
     where = " WHERE " + " AND ".join(conditions) if conditions else ""
     with reading(connection.path):
+        unpack_batches(connection)
         yield from _Decoder(connection).select(where, values)
 
 
@@ -330,7 +334,7 @@ class _Decoder:
         """Events that a condition over the stored tables picks, in the order of recording."""
         cursor = self._connection.execute(
             "SELECT e.id,coalesce(e.module,p.module),e.pass,p.ordinal,t.name,t.kind,t.sentence,t.fields,e.subject,"
-            f"e.computation,o.verdict,o.code,e.fuel,o.origin,o.method,o.agrees,{_OWN_COLUMNS} FROM event_rows e"
+            f"e.computation,o.verdict,o.code,e.fuel,o.origin,o.method,o.agrees,{_OWN_COLUMNS} FROM every_event e"
             " JOIN outcomes o ON o.id=e.outcome JOIN event_types t ON t.id=o.type"
             f" LEFT JOIN pass_rows p ON p.id=e.pass{where} ORDER BY e.id",
             values,

@@ -15,16 +15,16 @@ import os
 import sqlite3
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import islice
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Protocol, Self, cast
 
 from hloscope.core.errors import InternalError
-from hloscope.core.ledger.declare import Event, EventSpec, Value
+from hloscope.core.ledger.batches import INSERT_BATCH, SHARED, Plan, Texts, batches_to_rows, clean
+from hloscope.core.ledger.declare import Event, Value
 from hloscope.core.ledger.schema import FILE_MARK
 from hloscope.core.ledger.snapshots import QUICK, TIGHT, SnapshotWriter, pack
 from hloscope.core.ledger.store import (
@@ -38,7 +38,7 @@ from hloscope.core.ledger.store import (
     remove_ledger,
 )
 
-_BATCH_EVENTS = 4096
+_BATCH_EVENTS = 1024
 _BATCH_BYTES = 4 << 20
 _AT_ONCE = (50, 8, 1)
 """Rows that one statement inserts. Few sizes, so that SQLite finds the statement among those that it has compiled."""
@@ -125,7 +125,7 @@ class NullLedger:
     def emit_values(self, kind: type[Event], verdict: str | None, code: str | None, values: tuple[Value, ...]) -> None:
         """Make the event for `emit`, which a recorder that keeps events overrides."""
         if self.enabled:
-            names = (*_COLUMNS, *(one.name for one in kind.spec.fields))
+            names = (*SHARED, *(one.name for one in kind.spec.fields))
             stated: dict[str, Any] = dict(zip(names, values, strict=True))
             self.emit(kind(verdict=verdict, code=code, **stated))
 
@@ -196,37 +196,6 @@ class PassRecord:
 
 
 _outcome_of = attrgetter("verdict", "code", "origin", "method", "agrees")
-_COLUMNS = ("subject", "computation", "fuel")
-
-
-class _Plan:
-    """How events of one type become rows."""
-
-    __slots__ = (
-        "columns", "flat", "listed", "name", "name_at", "names_at", "number", "number_at", "outcomes", "short",
-        "text_at",
-    )  # fmt: skip
-
-    def __init__(self, number: int, spec: EventSpec) -> None:
-        own = [f"v{at}" for at in range(len(spec.fields))]
-        self.listed = ("id", "outcome", "pass", "module", *_COLUMNS, *own)
-        """Columns of its rows."""
-        units = ["", "", "", "", "name", "name", "ordinal", *(one.unit for one in spec.fields)]
-        self.number = number
-        self.name = spec.name
-        self.columns = attrgetter(*_COLUMNS, *(one.name for one in spec.fields))
-        """What an event says of itself, in the order of the columns."""
-        self.name_at = tuple(at for at, unit in enumerate(units) if unit == "name")
-        self.names_at = tuple(at for at, unit in enumerate(units) if unit == "names")
-        self.text_at = tuple(at for at, unit in enumerate(units) if unit in ("text", "hash"))
-        self.number_at = tuple(at for at, unit in enumerate(units) if unit in ("us", "number"))
-        self.outcomes: dict[object, int] = {}
-        """Number of each combination of verdict, code and so on; a ledger has few of them."""
-        self.short: dict[tuple[str | None, str | None], int] = {}
-        """The same by verdict and code alone, for events of our own."""
-        self.flat: list[Any] = []
-        """The batch that waits, row after row. One list of plain values: objects that stay would set off a search for
-        garbage every few hundred events."""
 
 
 class LedgerWriter:
@@ -248,11 +217,9 @@ class LedgerWriter:
         self.enabled = True
         """False once closed or after an error."""
         self._snapshots = SnapshotWriter(self._connection, tight=self._tight)
-        self._strings: defaultdict[str | None, int | None] = defaultdict(count(1).__next__)
-        # The missing name is the missing number, so that encoding needs no test.
-        self._strings[None] = None
+        self._texts = Texts()
         self._strings_written = 1
-        self._plans: dict[type[Event], _Plan] = {}
+        self._plans: dict[type[Event], Plan] = {}
         self._new_types: list[tuple[int, str, str, str, str]] = []
         self._flush_at = _BATCH_EVENTS
         """Number of the event that has the waiting ones written."""
@@ -349,9 +316,9 @@ class LedgerWriter:
         before = self._instructions if instructions is None else instructions
         parent = self._open[-1][0] if self._open else None
         started = time.time_ns()
-        strings = self._strings
+        number = self._texts.number
         self._pass_rows[row] = [
-            row, self._module, None, xla_pass_id, parent, strings[pipeline], strings[name], None, None,
+            row, self._module, None, xla_pass_id, parent, number(pipeline), number(name), None, None,
             started // 1000, None, None, self._snapshot, before, None, None, None,
         ]  # fmt: skip
         self._open.append((row, time.perf_counter_ns(), pipeline, name))
@@ -385,9 +352,9 @@ class LedgerWriter:
         self._inherit(instructions, snapshot)
         spent = ended - started if ns is None else ns
         stored = None if file is None else self._stored_file(file, pipeline, name, next_pass)
-        unannounced = None if unannounced is None else _clean(unannounced)
+        unannounced = None if unannounced is None else clean(unannounced)
         known = (
-            self._ordinal, self._strings[next_pass], changed, spent, stored, self._snapshot, self._instructions,
+            self._ordinal, self._texts.number(next_pass), changed, spent, stored, self._snapshot, self._instructions,
             fuel_used, unannounced,
         )  # fmt: skip
         waiting = self._pass_rows.get(row)
@@ -405,14 +372,14 @@ class LedgerWriter:
         self._pass_total += 1
         before = self._instructions
         self._inherit(record.instructions, record.snapshot)
-        strings = self._strings
+        number = self._texts.number
         self._pass_rows[self._pass_total] = [
             self._pass_total, self._module, self._ordinal, record.xla_pass_id, None,
-            strings[record.pipeline], strings[record.name], strings[record.next_pass],
+            number(record.pipeline), number(record.name), number(record.next_pass),
             record.changed, record.start_us, record.ns,
             self._stored_file(record.file, record.pipeline, record.name, record.next_pass), self._snapshot,
             self._instructions if before is None else before, self._instructions, record.fuel_used,
-            None if record.unannounced is None else _clean(record.unannounced),
+            None if record.unannounced is None else clean(record.unannounced),
         ]  # fmt: skip
         self._ordinal += 1
         if len(self._pass_rows) >= _BATCH_EVENTS:
@@ -433,7 +400,7 @@ class LedgerWriter:
                 raise InternalError(f"dump file {file} does not start with the prefix of its module")
             file = file[len(self._prefix) :]
         said = f"{pipeline}.after_{name}.before_{next_pass}.txt"
-        return _clean(file[: -len(said)] + FILE_MARK if next_pass is not None and file.endswith(said) else file)
+        return clean(file[: -len(said)] + FILE_MARK if next_pass is not None and file.endswith(said) else file)
 
     # Events and texts
 
@@ -488,7 +455,7 @@ class LedgerWriter:
         """Keep a text report that the compiler wrote on the current module; `kind` is a ``FileKind`` value."""
         if not self.enabled:
             return
-        row = (self._module, kind, _clean(file), len(text), pack(text, TIGHT if self._tight else QUICK))
+        row = (self._module, kind, clean(file), len(text), pack(text, TIGHT if self._tight else QUICK))
         self._statements.append(("INSERT INTO report_rows(module,kind,file,size,data) VALUES(?,?,?,?,?)", row))
 
     # The file
@@ -513,16 +480,16 @@ class LedgerWriter:
         try:
             connection.execute("BEGIN IMMEDIATE")
             self._snapshots.write(final=final)
-            batches = [(plan, self._encoded(plan)) for plan in self._plans.values() if plan.flat]
+            batches = [plan.batch(self._texts) for plan in self._plans.values() if plan.flat]
             self._write_strings()
             for statement, values in self._statements:
-                connection.execute(statement, [_clean(one) if isinstance(one, str) else one for one in values])
+                connection.execute(statement, [clean(one) if isinstance(one, str) else one for one in values])
             connection.executemany(_INSERT_PASS, map(_without_none, self._pass_rows.values()))
             connection.executemany(_END_PASS, self._pass_ends)
             connection.executemany("INSERT INTO event_types VALUES(?,?,?,?,?)", self._new_types)
-            for plan, columns in batches:
-                _insert_rows(connection, plan.listed, columns)
-                plan.flat.clear()
+            connection.executemany(INSERT_BATCH, map(_without_none, batches))
+            if final and self._tight:
+                batches_to_rows(connection)
             connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             self._give_up()
@@ -541,11 +508,11 @@ class LedgerWriter:
         self._flush_at = self._event_total + _BATCH_EVENTS
 
     def _write_strings(self) -> None:
-        fresh = len(self._strings) - self._strings_written
+        fresh = len(self._texts.names) - self._strings_written
         if not fresh:
             return
-        named = cast("Iterable[str]", islice(reversed(self._strings), fresh))
-        texts = [name if name.isascii() else _clean(name) for name in named]
+        named = cast("Iterable[str]", islice(reversed(self._texts.names), fresh))
+        texts = [name if name.isascii() else clean(name) for name in named]
         texts.reverse()
         # Their numbers are consecutive, as SQLite gives them.
         _insert_many(self._connection, "INSERT INTO strings(text)VALUES", 1, texts)
@@ -567,36 +534,18 @@ class LedgerWriter:
         except sqlite3.Error:
             pass
 
-    def _encoded(self, plan: _Plan) -> list[list[Any]]:
-        """The columns of the events that wait, as the file keeps them."""
-        width = len(plan.listed)
-        if len(plan.flat) % width:
-            raise InternalError(f"an event of type {plan.name} was recorded with too many or too few values")
-        columns = [plan.flat[at::width] for at in range(width)]
-        number = self._strings.__getitem__
-        for at in plan.name_at:
-            columns[at] = list(map(number, columns[at]))
-        for at in plan.names_at:
-            columns[at] = [_stored_names(list(map(number, names))) if names else None for names in columns[at]]
-        for at in plan.text_at:
-            columns[at] = [text if text is None or text.isascii() else _clean(text) for text in columns[at]]
-        for at in plan.number_at:
-            # SQLite would turn a NaN into a missing value.
-            columns[at] = [one if one == one else "nan" for one in columns[at]]
-        return columns
-
-    def _outcome(self, plan: _Plan, key: tuple[str | None, str | None, str, str, bool | None]) -> int:
+    def _outcome(self, plan: Plan, key: tuple[str | None, str | None, str, str, bool | None]) -> int:
         self._outcome_total += 1
         verdict, code, origin, method, agrees = key
-        number = self._strings.__getitem__
+        number = self._texts.number
         row = (plan.number, number(verdict), number(code), number(origin), number(method), agrees)
         self._statements.append(("INSERT INTO outcomes VALUES(?,?,?,?,?,?,?)", (self._outcome_total, *row)))
         plan.outcomes[key] = self._outcome_total
         return self._outcome_total
 
-    def _plan(self, kind: type[Event]) -> _Plan:
+    def _plan(self, kind: type[Event]) -> Plan:
         spec = kind.spec
-        plan = self._plans[kind] = _Plan(len(self._plans) + 1, spec)
+        plan = self._plans[kind] = Plan(len(self._plans) + 1, spec)
         stored = _encode_json([[one.name, one.unit] for one in spec.fields])
         self._new_types.append((plan.number, spec.name, spec.kind, spec.sentence, stored))
         return plan
@@ -637,16 +586,6 @@ class LedgerWriter:
             print(f"hloscope: {self.path}: {self._kept()}", file=sys.stderr, flush=True)
 
 
-def _insert_rows(connection: sqlite3.Connection, names: tuple[str, ...], columns: list[list[Any]]) -> None:
-    """Insert rows given by columns, many in a statement; columns without any value are left out."""
-    count = len(columns[0])
-    missing = [column.count(None) for column in columns]
-    used = [at for at in range(len(columns)) if missing[at] < count]
-    head = f"INSERT INTO event_rows({','.join([names[at] for at in used])})VALUES"
-    rows = zip(*[_without_none(columns[at]) if missing[at] else columns[at] for at in used], strict=True)
-    _insert_many(connection, head, len(used), list(chain.from_iterable(rows)))
-
-
 _NULL = math.nan
 """What SQLite stores as a missing value. Python looks for an adapter of each None, which takes longer than the rest."""
 
@@ -665,15 +604,3 @@ def _insert_many(connection: sqlite3.Connection, head: str, width: int, values: 
         while len(values) - at >= step:
             connection.execute(statement, values[at : at + step])
             at += step
-
-
-def _clean(text: str) -> str:
-    """Text that SQLite can take: bytes of file names that are not UTF-8 become question marks."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-def _stored_names(numbers: list[int | None]) -> int | str | None:
-    """Several names in one column: nothing, one number, or a JSON array; SQLite's json_each reads all three."""
-    if not numbers:
-        return None
-    return numbers[0] if len(numbers) == 1 else f"[{','.join(map(str, numbers))}]"

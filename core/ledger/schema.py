@@ -48,7 +48,17 @@ class View:
         return f"CREATE VIEW {self.name} AS SELECT {listed} {self.source}"
 
 
-_OWN_COLUMNS = ",".join(f"v{at}" for at in range(MAX_FIELDS))
+EVENT_COLUMNS = (
+    "id", "outcome", "pass", "module", "subject", "computation", "fuel", *(f"v{at}" for at in range(MAX_FIELDS)),
+)  # fmt: skip
+"""Of a stored event: its number, what became of it, where, and its type's own fields by position."""
+_WIDTH = len(EVENT_COLUMNS)
+
+PACKED, ABSENT, OFFSET = "\x02", "\x01", 32
+"""A column of a batch as characters: first the mark, then one for each event. A number is moved by the offset, so that
+no character is a zero, which would end the text, and the missing number has one of its own."""
+GAP_AT, GAP = 0xD800 - OFFSET, 0x800
+"""Numbers from here on are moved once more, over the code points that are no characters."""
 
 TABLES: tuple[str, ...] = (
     "CREATE TABLE strings(id INTEGER PRIMARY KEY,text TEXT NOT NULL)",
@@ -61,11 +71,12 @@ TABLES: tuple[str, ...] = (
     "CREATE TABLE event_types(id INTEGER PRIMARY KEY,name TEXT,kind TEXT,sentence TEXT,fields TEXT)",
     "CREATE TABLE outcomes(id INTEGER PRIMARY KEY,type INT,verdict INT,code INT,origin INT,method INT,agrees INT)",
     "CREATE TABLE event_rows(id INTEGER PRIMARY KEY,outcome INT,pass INT,module INT,subject INT,computation INT,"
-    f"fuel INT,{_OWN_COLUMNS})",
+    f"fuel INT,{','.join(EVENT_COLUMNS[7:])})",
     "CREATE TABLE snapshot_rows(id INTEGER PRIMARY KEY,lines INT,size INT,chunks BLOB)",
     "CREATE TABLE line_blocks(first INTEGER PRIMARY KEY,count INT,data BLOB)",
     "CREATE TABLE chunk_blocks(first INTEGER PRIMARY KEY,count INT,data BLOB)",
     "CREATE TABLE report_rows(id INTEGER PRIMARY KEY,module INT,kind TEXT,file TEXT,size INT,data BLOB)",
+    f"CREATE TABLE event_batches(first INTEGER PRIMARY KEY,count INT,{','.join(f'c{at}' for at in range(_WIDTH))})",
 )
 
 INDEXES: Mapping[str, str] = MappingProxyType(
@@ -121,6 +132,26 @@ _ORIGIN = (
     _c("origin", "origin", "`core`, `xla` or `inferred`"),
 )
 
+def _packed(column: str) -> str:
+    """Expression for the value that a column of a batch has for the event whose character is number k."""
+    one = f"unicode(substr({column},k,1))"
+    number = f"nullif({one},1)-{OFFSET}-{GAP}*({one}>{GAP_AT + OFFSET})"
+    # Numbers are less than any text.
+    return f"CASE WHEN {column}>='['THEN {column}->>(k-2)WHEN {column}>''THEN {number} ELSE {column} END"
+
+
+_EVENTS = tuple(_c(name, name, "") for name in EVENT_COLUMNS)
+_ONLY_ROWS = View("every_event", "Events of a ledger without batches, in fewer words.", _EVENTS, "FROM event_rows")
+_EVERY_EVENT = View(
+    "every_event",
+    "Events that are rows and events that are in batches; see `hloscope.core.ledger.batches`.",
+    _EVENTS,
+    f"FROM event_rows UNION ALL SELECT first+{_packed('c0')},{','.join(_packed(f'c{at}') for at in range(1, _WIDTH))}"
+    # A JSON array of so many zeros, whose keys count the events.
+    " FROM(SELECT b.*,key+2 k FROM event_batches b,"
+    "json_each('['||substr(replace(hex(zeroblob((count+1)/2)),'0',',0'),2,count*2-1)||']'))",
+)
+
 _EVENT_BASE = View(
     "event_base",
     "What the views of events share: names instead of numbers, own fields still by position.",
@@ -142,10 +173,11 @@ _EVENT_BASE = View(
         _c("agrees", "o.agrees", ""),
         *(_c(f"v{at}", f"v{at}", "") for at in range(MAX_FIELDS)),
     ),
-    "FROM event_rows e JOIN outcomes o ON o.id=e.outcome JOIN event_types t ON t.id=o.type"
+    "FROM every_event e JOIN outcomes o ON o.id=e.outcome JOIN event_types t ON t.id=o.type"
     " LEFT JOIN pass_rows p ON p.id=e.pass",
 )
 """Stored once so that the public views stay short: every ledger carries their text."""
+_INNER = (_EVERY_EVENT, _EVENT_BASE)
 
 VIEWS: tuple[View, ...] = (
     View(
@@ -356,16 +388,27 @@ class Schema:
 
     def make_views(self, connection: sqlite3.Connection) -> None:
         """Make the public views, replacing older ones."""
-        for view in (_EVENT_BASE, *self.views):
+        for view in (*_INNER, *self.views):
             connection.execute(f'DROP VIEW IF EXISTS "{view.name}"')
             connection.execute(view.statement)
+
+    def without_batches(self, connection: sqlite3.Connection) -> None:
+        """Take the batches, which are rows by now, out of the file."""
+        connection.execute("DELETE FROM event_batches")
+        connection.execute("DROP VIEW every_event")
+        connection.execute(_ONLY_ROWS.statement)
 
     def shadow_views(self, connection: sqlite3.Connection) -> None:
         """Let a file whose views are older than its format answer through today's, without changing the file."""
         stored = dict(connection.execute("SELECT name,sql FROM sqlite_master WHERE type='view'"))
-        for view in (_EVENT_BASE, *self.views):
-            if stored.get(view.name) != view.statement:
+        for view in (*_INNER, *self.views):
+            if stored.get(view.name) not in (view.statement, _ONLY_ROWS.statement):
                 connection.execute(view.statement.replace("CREATE VIEW", "CREATE TEMP VIEW", 1))
+
+    def views_over_unpacked(self, connection: sqlite3.Connection) -> None:
+        """Let the views read a temporary ``every_event``: those in the file see only what is in the file."""
+        for view in (_EVENT_BASE, *self.views):
+            connection.execute(view.statement.replace("CREATE VIEW", "CREATE TEMP VIEW IF NOT EXISTS", 1))
 
     def migrate(self, connection: sqlite3.Connection, version: int) -> None:
         """Bring a file of an older version up to this one, in one transaction."""
@@ -382,9 +425,19 @@ class Schema:
             raise
 
 
-def _add_reports(connection: sqlite3.Connection) -> None:
-    connection.execute(TABLES[-1])
+def _add_table(name: str) -> Migration:
+    (made,) = (one for one in TABLES if one.startswith(f"CREATE TABLE {name}("))
+
+    def add(connection: sqlite3.Connection) -> None:
+        connection.execute(made)
+
+    return add
 
 
-SCHEMA = Schema(version=2, tables=TABLES, views=VIEWS, migrations=MappingProxyType({1: _add_reports}))
+SCHEMA = Schema(
+    version=3,
+    tables=TABLES,
+    views=VIEWS,
+    migrations=MappingProxyType({1: _add_table("report_rows"), 2: _add_table("event_batches")}),
+)
 """The format that this version writes."""

@@ -45,6 +45,8 @@ class LedgerConnection(sqlite3.Connection):
     inode: int = 0
     """Of the file that a writer made."""
     scratch: tempfile.TemporaryDirectory[str] | None = None
+    unpacked: int = 0
+    """Number of the last batch of events that a reader has made rows of."""
 
     def close(self) -> None:
         super().close()

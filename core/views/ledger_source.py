@@ -153,7 +153,7 @@ class LedgerSource:
 
     @cached_property
     def _event_count(self) -> int:
-        joined = "event_rows e LEFT JOIN pass_rows p ON p.id=e.pass"
+        joined = "every_event e LEFT JOIN pass_rows p ON p.id=e.pass"
         query = f"SELECT count(*) FROM {joined} WHERE coalesce(e.module,p.module)=?"
         return int(self._reader.sql(query, parameters=(self._module.id,)).rows[0][0] or 0)
 

@@ -26,8 +26,8 @@ from hloscope.core.ledger import (
 from hloscope.core.ledger import store as store_module
 
 
-def make(path: Path, events: int = 10) -> Path:
-    with LedgerWriter(path) as writer:
+def make(path: Path, events: int = 10, kind: str = "core") -> Path:
+    with LedgerWriter(path, RunInfo(kind=kind)) as writer:
         writer.begin_module("m")
         row = writer.begin_pass("algsimp")
         for number in range(events):
@@ -41,7 +41,8 @@ def test_a_small_ledger_carries_no_index(tmp_path: Path) -> None:
         with LedgerReader(path) as reader:
             return [str(row[0]) for row in reader.sql("SELECT name FROM sqlite_master WHERE type='index'").rows]
 
-    assert indexes(make(tmp_path / "small")) == [] and indexes(make(tmp_path / "large", 300)) == ["event_by_pass"]
+    assert indexes(make(tmp_path / "small", kind="dump")) == []
+    assert indexes(make(tmp_path / "large", 300, kind="dump")) == ["event_by_pass"]
     with LedgerWriter(tmp_path / "empty", RunInfo(kind="dump")) as writer:
         writer.begin_module("m")
     assert (tmp_path / "empty").stat().st_size <= 14_336

@@ -83,9 +83,11 @@ def _require_whole(run: Run, *stages: int) -> None:
         bare = run.source.kind == "hlo" and not module_name(text)
         fault = row.fault or (unfinished(text) if bare else broken(text))
         if fault is not None:
-            path = run.source.path if row.file is None else f"{run.source.path}/{row.file}"
+            # A stage that is no text at all shows the one before it, of which no line is at fault.
+            cut = bare or (module_name(text) and broken(text) is not None)
+            line = text.rstrip().count(b"\n") + 1 if cut else None
             hint = "--from and --to name other stages" if len(run) > 1 else None
-            raise DumpError(f"{fault}; it cannot be compared", path=path, hint=hint)
+            raise DumpError(f"{fault}; it cannot be compared", path=run.stage_path(stage), line=line, hint=hint)
 
 
 def _of_its_steps(run: Run, stage: int) -> list[str]:

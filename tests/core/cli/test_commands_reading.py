@@ -279,7 +279,7 @@ def test_what_is_cut_off_is_not_called_equal(hloscope: Hloscope, fixtures: Path,
     for arguments in (["cut.hlo"], ["cut.hlo", "cut.hlo"], ["whole.hlo", "cut.hlo"]):
         answer = hloscope("diff", *(tmp_path / one for one in arguments))
         assert answer.code == 2 and answer.out == "" and answer.err.count("\n") == 1
-        assert "cut.hlo: the text breaks off inside the ENTRY computation" in answer.err
+        assert "cut.hlo:5: the text breaks off inside the ENTRY computation" in answer.err
     (tmp_path / "bare.hlo").write_text("e {\n  ROOT a = f32[2] constant({1, 2})\n}\n")
     assert hloscope("diff", tmp_path / "bare.hlo", tmp_path / "bare.hlo")[::2] == (0, "")
     (tmp_path / "bare.hlo").write_text("e {\n  a = f32[] parameter(0)\n  ROOT b = f32[] neg")

@@ -122,7 +122,8 @@ def install_command(target: Target) -> str:
 
 def backend_of(name: str | None) -> str | None:
     """``cpu``, ``gpu`` or ``tpu`` of a target's name; the name itself where it is none of ``TARGETS``."""
-    return TARGETS[name].backend if name in TARGETS else name
+    found = TARGETS.get(name or "")
+    return name if found is None else found.backend
 
 
 def not_public(name: str) -> UnsupportedError:

@@ -207,6 +207,8 @@ def unpack_batches(connection: LedgerConnection) -> None:
 
     Batches that came since the last call are added. Raises LedgerError where a batch is damaged.
     """
+    if not connection.execute("SELECT 1 FROM main.sqlite_master WHERE name='event_batches'").fetchone():
+        return
     newest = connection.execute("SELECT max(first) FROM event_batches").fetchone()[0] or 0
     if newest <= connection.unpacked:
         return

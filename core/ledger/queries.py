@@ -22,6 +22,8 @@ from hloscope.core.ledger.store import LedgerConnection, open_ledger, reading
 Cell = int | float | str | bytes | None
 _OWN_COLUMNS = ",".join(f"e.v{at}" for at in range(MAX_FIELDS))
 _STEPS_BETWEEN_CHECKS = 20_000
+_REPORT_KINDS = 8
+"""Blocks of reports that are kept unpacked: one of each kind, and some."""
 _ALLOWED = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 )
@@ -218,6 +220,7 @@ class LedgerReader:
         self.connection = open_ledger(path)
         self.path = os.fspath(path)
         self.snapshots = SnapshotReader(self.connection)
+        self._blocks: dict[bytes, bytes] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -258,9 +261,26 @@ class LedgerReader:
         """A report that the compiler wrote on a module, the first of its kind; None where none was kept."""
         with reading(self.path):
             found = self.connection.execute(
-                "SELECT data FROM report_rows WHERE module=? AND kind=? ORDER BY id LIMIT 1", (module, kind)
+                "SELECT r.data,b.data,r.start,r.size FROM report_rows r LEFT JOIN report_blocks b ON b.id=r.block"
+                " WHERE r.module=? AND r.kind IN(?,(SELECT id FROM strings WHERE text=?)) ORDER BY r.id LIMIT 1",
+                (module, kind, kind),
             ).fetchone()
-        return None if found is None else unpack(found[0]).decode("utf-8", "replace")
+        if found is None:
+            return None
+        own, block, start, size = found
+        if own is None and block is None:
+            raise LedgerError("the ledger is damaged (a report is missing)", path=self.path)
+        text = unpack(own) if block is None else self._block(block)[start : start + size]
+        return text.decode("utf-8", "replace")
+
+    def _block(self, data: bytes) -> bytes:
+        # The reports of one module, and those of the next, are in the same few blocks.
+        known = self._blocks.get(data)
+        if known is None:
+            if len(self._blocks) >= _REPORT_KINDS:
+                self._blocks.pop(next(iter(self._blocks)))
+            known = self._blocks[data] = unpack(data)
+        return known
 
     def events(
         self,

@@ -25,7 +25,7 @@ from typing import Any, Protocol, Self, cast
 from hloscope.core.errors import InternalError
 from hloscope.core.ledger.batches import INSERT_BATCH, SHARED, Plan, Texts, batches_to_rows, clean
 from hloscope.core.ledger.declare import Event, Value
-from hloscope.core.ledger.schema import FILE_MARK
+from hloscope.core.ledger.schema import FILE_MARK, REPORT_MARK
 from hloscope.core.ledger.snapshots import QUICK, TIGHT, SnapshotWriter, pack
 from hloscope.core.ledger.store import (
     PAGE_SIZE,
@@ -38,8 +38,9 @@ from hloscope.core.ledger.store import (
     remove_ledger,
 )
 
-_BATCH_EVENTS = 1024
+_BATCH_EVENTS, _BATCH_PASSES = 1024, 4096
 _BATCH_BYTES = 4 << 20
+_REPORT_BLOCK_BYTES = 256 << 10
 _AT_ONCE = (50, 8, 1)
 """Rows that one statement inserts. Few sizes, so that SQLite finds the statement among those that it has compiled."""
 _COMMIT_GAP_NS = 100_000_000
@@ -226,6 +227,9 @@ class LedgerWriter:
         self._event_total = 0
         self._outcome_total = 0
         self._statements: list[tuple[str, tuple[object, ...]]] = []
+        self._report_blocks: dict[str, tuple[int, bytearray]] = {}
+        """Reports that wait to be packed, by kind: those of one kind say nearly the same."""
+        self._report_block_total = 0
         self._pass_rows: dict[int, list[object]] = {}
         """Rows of the timeline that wait, by number; most passes end before their row is written."""
         self._pass_ends: list[tuple[object, ...]] = []
@@ -382,7 +386,7 @@ class LedgerWriter:
             None if record.unannounced is None else clean(record.unannounced),
         ]  # fmt: skip
         self._ordinal += 1
-        if len(self._pass_rows) >= _BATCH_EVENTS:
+        if len(self._pass_rows) >= _BATCH_PASSES:
             self.flush()
         return self._pass_total
 
@@ -455,8 +459,23 @@ class LedgerWriter:
         """Keep a text report that the compiler wrote on the current module; `kind` is a ``FileKind`` value."""
         if not self.enabled:
             return
-        row = (self._module, kind, clean(file), len(text), pack(text, TIGHT if self._tight else QUICK))
-        self._statements.append(("INSERT INTO report_rows(module,kind,file,size,data) VALUES(?,?,?,?,?)", row))
+        if self._prefix and file.startswith(self._prefix):
+            file = REPORT_MARK + file[len(self._prefix) :]
+        block = self._report_blocks.get(kind)
+        if block is None:
+            self._report_block_total += 1
+            block = self._report_blocks[kind] = (self._report_block_total, bytearray())
+        number = self._texts.number
+        row = (self._module, number(kind), number(file), len(text), block[0], len(block[1]))
+        self._statements.append(("INSERT INTO report_rows(module,kind,file,size,block,start)VALUES(?,?,?,?,?,?)", row))
+        block[1].extend(text)
+        if len(block[1]) >= _REPORT_BLOCK_BYTES:
+            self._seal_report(kind)
+
+    def _seal_report(self, kind: str) -> None:
+        number, text = self._report_blocks.pop(kind)
+        row = (number, pack(bytes(text), TIGHT if self._tight else QUICK))
+        self._statements.append(("INSERT INTO report_blocks VALUES(?,?)", row))
 
     # The file
 
@@ -482,6 +501,8 @@ class LedgerWriter:
             self._snapshots.write(final=final)
             batches = [plan.batch(self._texts) for plan in self._plans.values() if plan.flat]
             self._write_strings()
+            for kind in list(self._report_blocks):
+                self._seal_report(kind)
             for statement, values in self._statements:
                 connection.execute(statement, [clean(one) if isinstance(one, str) else one for one in values])
             connection.executemany(_INSERT_PASS, map(_without_none, self._pass_rows.values()))

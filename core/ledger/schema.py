@@ -75,7 +75,10 @@ TABLES: tuple[str, ...] = (
     "CREATE TABLE snapshot_rows(id INTEGER PRIMARY KEY,lines INT,size INT,chunks BLOB)",
     "CREATE TABLE line_blocks(first INTEGER PRIMARY KEY,count INT,data BLOB)",
     "CREATE TABLE chunk_blocks(first INTEGER PRIMARY KEY,count INT,data BLOB)",
-    "CREATE TABLE report_rows(id INTEGER PRIMARY KEY,module INT,kind TEXT,file TEXT,size INT,data BLOB)",
+    # Its text is `size` bytes of a block, from `start` on, and kind and file are names; an older ledger has the text
+    # in `data`, and has kind and file themselves.
+    "CREATE TABLE report_rows(id INTEGER PRIMARY KEY,module INT,kind,file,size INT,data BLOB,block INT,start INT)",
+    "CREATE TABLE report_blocks(id INTEGER PRIMARY KEY,data BLOB)",
     f"CREATE TABLE event_batches(first INTEGER PRIMARY KEY,count INT,{','.join(f'c{at}' for at in range(_WIDTH))})",
 )
 
@@ -91,6 +94,11 @@ INDEXED_ROWS = 256
 
 FILE_MARK = "\x01"
 """Stands in a stored file name for ``PIPELINE.after_PASS.before_NEXT.txt``, which the row says already."""
+
+
+REPORT_MARK = "\x01"
+"""Stands in the stored file name of a report for the prefix that the module's files share."""
+_PREFIX = "coalesce((SELECT file_prefix FROM module_rows m WHERE m.id=r.module),'')"
 
 
 def _text(number: str) -> str:
@@ -343,11 +351,11 @@ VIEWS: tuple[View, ...] = (
         (
             _c("id", "id", "number of the report"),
             _c("module", "module", "number of the module"),
-            _c("kind", "kind", "what it holds, such as `buffer_assignment`"),
-            _c("file", "file", "file, relative to the dump"),
+            _c("kind", f"coalesce({_text('r.kind')},kind)", "what it holds, such as `buffer_assignment`"),
+            _c("file", f"replace(coalesce({_text('r.file')},file),char(1),{_PREFIX})", "file, relative to the dump"),
             _c("size", "size", "bytes of the text"),
         ),
-        "FROM report_rows",
+        "FROM report_rows r",
     ),
     View(
         "notes",
@@ -394,7 +402,7 @@ class Schema:
 
     def without_batches(self, connection: sqlite3.Connection) -> None:
         """Take the batches, which are rows by now, out of the file."""
-        connection.execute("DELETE FROM event_batches")
+        connection.execute("DROP TABLE event_batches")
         connection.execute("DROP VIEW every_event")
         connection.execute(_ONLY_ROWS.statement)
 
@@ -425,19 +433,22 @@ class Schema:
             raise
 
 
-def _add_table(name: str) -> Migration:
-    (made,) = (one for one in TABLES if one.startswith(f"CREATE TABLE {name}("))
-
-    def add(connection: sqlite3.Connection) -> None:
-        connection.execute(made)
-
-    return add
+def _made(name: str) -> str:
+    (statement,) = (one for one in TABLES if one.startswith(f"CREATE TABLE {name}("))
+    return statement
 
 
-SCHEMA = Schema(
-    version=3,
-    tables=TABLES,
-    views=VIEWS,
-    migrations=MappingProxyType({1: _add_table("report_rows"), 2: _add_table("event_batches")}),
-)
+def _to_2(connection: sqlite3.Connection) -> None:
+    columns = "id INTEGER PRIMARY KEY,module INT,kind TEXT,file TEXT,size INT,data BLOB"
+    connection.execute(f"CREATE TABLE IF NOT EXISTS report_rows({columns})")
+
+
+def _to_3(connection: sqlite3.Connection) -> None:
+    connection.execute(_made("event_batches"))
+    connection.execute(_made("report_blocks"))
+    connection.execute("ALTER TABLE report_rows ADD COLUMN block INT")
+    connection.execute("ALTER TABLE report_rows ADD COLUMN start INT")
+
+
+SCHEMA = Schema(version=3, tables=TABLES, views=VIEWS, migrations=MappingProxyType({1: _to_2, 2: _to_3}))
 """The format that this version writes."""

@@ -111,6 +111,12 @@ def test_a_ledger_of_the_format_before_is_read(tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     for view in connection.execute("SELECT name FROM sqlite_master WHERE type='view'").fetchall():
         connection.execute(f"DROP VIEW {view[0]}")
+    connection.execute("DROP TABLE report_blocks")
+    connection.execute("DROP TABLE report_rows")
+    connection.execute(
+        "CREATE TABLE report_rows(id INTEGER PRIMARY KEY,module INT,kind TEXT,file TEXT,size INT,data BLOB)"
+    )
+    connection.execute("INSERT INTO report_rows VALUES(1,1,'live_range','m.txt',4,?)", (b"\0text",))
     connection.execute("PRAGMA user_version=2")
     connection.commit()
     connection.close()

@@ -130,9 +130,10 @@ def command(
 
 
 VALUE_COLUMNS = (
-    Column("name"), Column("index"), Column("allocation", title="alloc"), Column("kind"), Column("space", hidden=True),
-    Column("size"), Column("offset"), Column("start"), Column("end"), Column("shape"), Column("opcode"),
-    Column("bytes", hidden=True), Column("file", hidden=True), Column("line"), Column("op", hidden=True),
+    Column("name"), Column("index", first_to_go=5), Column("allocation", title="alloc"), Column("kind"),
+    Column("space", hidden=True), Column("size"), Column("offset"), Column("start", first_to_go=2),
+    Column("end", first_to_go=1), Column("shape", first_to_go=3), Column("opcode", first_to_go=4),
+    Column("bytes", hidden=True), Column("file", hidden=True), Column("line", first_to_go=6), Column("op", hidden=True),
 )  # fmt: skip
 """The table of values."""
 

@@ -29,13 +29,13 @@ def command(path: str, table: TableOptions) -> None:
     say_notes(listing.notes)
     columns = [
         Column("index"),
-        Column("order", hidden=len(listing.rows) < 2),
+        Column("order", hidden=len(listing.rows) < 2, first_to_go=2),
         Column("name"),
         Column("instructions"),
-        Column("stages"),
-        Column("files", hidden=all(row.files is None for row in listing.rows)),
-        Column("bytes"),
-        Column("same_as", hidden=all(row.same_as is None for row in listing.rows)),
+        Column("stages", first_to_go=4),
+        Column("files", hidden=all(row.files is None for row in listing.rows), first_to_go=5),
+        Column("bytes", first_to_go=3),
+        Column("same_as", hidden=all(row.same_as is None for row in listing.rows), first_to_go=1),
         Column("differs_from", title="from", hidden=all(row.differs_from is None for row in listing.rows)),
         Column("differs_by", hidden=all(row.differs_by is None for row in listing.rows)),
         Column("id", hidden=True),

@@ -48,6 +48,9 @@ class Column:
     """In JSON, filters and sorting only."""
     title: str | None = None
     """The heading for people where the name is too wide for its values."""
+    first_to_go: int = 0
+    """On a terminal that is too narrow, columns with a larger number are left out before those with a smaller one, and
+    those with 0 stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ def emit_table(
     cells = [[_cell(column, row.get(column.name)) for column in visible] for row in shown]
     numeric = [_is_numeric(column, shown) for column in visible]
     if sys.stdout.isatty():
-        _write_terminal(headings, cells, numeric)
+        _write_terminal(visible, headings, cells, numeric)
     else:
         _write_plain([headings, *cells], numeric)
     _say_truncated(truncated, options)
@@ -319,19 +322,49 @@ def _write_plain(
     return sizes
 
 
-def _write_terminal(headings: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+_READABLE = 20
+"""Letters of a longer text that a terminal shows at least, where leaving out other columns makes room."""
+
+
+def _write_terminal(
+    columns: Sequence[Column], headings: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]
+) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    kept = _fitting(columns, headings, cells, numeric, console.width)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for heading, right in zip(headings, numeric, strict=True):
+    for number in kept:
         # rich narrows the columns that may wrap: numbers stay whole, and texts are cut instead of wrapped
-        table.add_column(heading, justify="right" if right else "left", no_wrap=right)
+        right = numeric[number]
+        table.add_column(headings[number], justify="right" if right else "left", no_wrap=right)
     for line in cells:
-        table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in line))
-    Console().print(table)
+        table.add_row(*(Text(line[number], no_wrap=True, overflow="ellipsis") for number in kept))
+    console.print(table)
+
+
+def _fitting(
+    columns: Sequence[Column],
+    headings: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    numeric: Sequence[bool],
+    width: int,
+) -> list[int]:
+    """The columns that a terminal of a width has room for; without those that may go, or without any reason to."""
+    kept = list(range(len(columns)))
+    needed: list[int] = []
+    for number, right in enumerate(numeric):
+        widest = max((len(headings[number]), *(len(line[number]) for line in cells)))
+        needed.append(widest if right else max(len(headings[number]), min(widest, _READABLE)))
+    while sum(needed[number] + 3 for number in kept) - 3 > width:
+        last = max(kept, key=lambda number: columns[number].first_to_go)
+        if not columns[last].first_to_go:
+            break
+        kept.remove(last)
+    return kept
 
 
 def _say_truncated(truncated: bool, options: TableOptions) -> None:

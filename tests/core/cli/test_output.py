@@ -182,6 +182,29 @@ def test_on_a_terminal_columns_fit_the_width_and_progress_shows() -> None:
     assert "…" in table[0] and table[0].endswith("1,234,567")
 
 
+@pytest.mark.parametrize(
+    ("width", "headings"),
+    [
+        (80, ["name", "size", "extra", "more", "long"]),
+        (50, ["name", "size", "more", "long"]),
+        (40, ["name", "size", "long"]),
+        (30, ["name", "size", "long"]),
+    ],
+)
+def test_a_narrow_terminal_leaves_out_what_matters_less(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int, headings: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    going = [Column("extra", first_to_go=2), Column("more", first_to_go=1)]
+    columns = [Column("name"), Column("size"), *going, Column("long")]
+    row = {"name": "n", "size": 12, "extra": "e" * 16, "more": "m", "long": "x" * 90}
+    emit_table([row], columns, TableOptions())
+    out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert out.split("\n")[0].split() == headings
+    assert all(len(line.rstrip()) <= width for line in out.split("\n"))
+
+
 def test_progress_is_silent_on_a_pipe(capfd: pytest.CaptureFixture[str]) -> None:
     with progress("reading") as report:
         report(1, 2)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hloscope.core.errors import Severity
 
 _MAX_FINDINGS = 500
+UNENDED = "the computation before this one is not closed"
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ class IndexParts:
     def _open(self, name: Span, start: int, body: int, *, entry: bool) -> None:
         if self.open:
             at = self.computations[self.open[-1]].name
-            self._find("unclosed", "the computation before this one is not closed", *name,
+            self._find("unclosed", UNENDED, *name,
                        related=((*at, "it begins here"),))  # fmt: skip
             self._close_quietly(start)
         self.run_begin = self.rows

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hloscope.core.hlo.attributes import CALLED
 from hloscope.core.text.index_builder import build
 from hloscope.core.text.index_columns import Columns, Finding
-from hloscope.core.text.instruction_text import CALLS, operand_names
+from hloscope.core.text.index_parts import UNENDED
+from hloscope.core.text.instruction_text import CALLS, operand_names, skip_blank
 from hloscope.core.text.module_index import ModuleIndex
 from hloscope.core.text.operand_resolver import OperandResolver
 
@@ -40,6 +42,9 @@ _SPARE_WORDS = 2_000
 
 _GUARD = re.compile(r"\n[ \t\r]*+(?:ROOT\s++)?+%?+[A-Za-z0-9_.\-]++ = (?:\(|[a-z][a-z0-9\-]*+[\[(])")
 """What ends every bracket and string that was left open before it."""
+_LINE_END = re.compile(r"[ \t\r]*+\n")
+_NOT_IN_HEAD = ("unclosed", "outside", "second-module")
+"""What may reach from the module's header far into the text."""
 _NAMED = ("undefined", "duplicate")
 _LONGEST_TEXT = {size: 2 ** (8 * size - 1) - 2**21 for size in (4, 8)}
 """By the bytes of an offset."""
@@ -214,18 +219,28 @@ def _instructions(old: ModuleIndex, text: str, start: int, end: int, shift: int)
 def _computations(old: ModuleIndex, text: str, start: int, end: int, shift: int) -> _Piece | None:
     """The computations that an edit touches, or the text between two of them, or the module's header."""
     c = old.columns
-    if any(one.code in ("unclosed", "outside") for one in c.findings):
-        return None
     c0 = int(np.searchsorted(c.computation_stops, start, "left"))
     c1 = max(c0, int(np.searchsorted(c.computation_starts, end, "right")))
     count = len(c.computation_starts)
-    left = int(c.computation_stops[c0 - 1]) if c0 else 0
+    # One that only the next header ends is still open there, and one without a header is none to stop at.
+    unended = {one.start for one in c.findings if _is_unended(one)}
+    while 0 < c0 < count and int(c.computation_names[c0]) in unended:
+        c0 -= 1
+    while c1 < count and int(c.computation_names[c1]) == int(c.computation_name_ends[c1]):
+        c1 += 1
+    left = int(c.computation_stops[c0 - 1]) if c0 else _head(c, text, start)
     right = int(c.computation_starts[c1]) if c1 < count else len(old.source)
+    if any(one.start < left and (one.end > left or _reaches(old.source, one, left)) for one in c.findings):
+        return None
     if right - left + shift > max(len(text) // 2, 1 << 16):
         return None
     behind = c1 < count
     part = text[left : right + shift]
+    if not left and part.count('"') % 2:
+        return None  # a string of the header may end anywhere
     if behind:
+        if _LINE_END.match(old.source, int(c.computation_bodies[c1])) is None:
+            return None  # what is looked for from above may not see a header in it
         part += text[right + shift : int(c.computation_bodies[c1]) + shift] + "\n}\n"
     found = build(part)
     computations = len(found.computation_starts) - behind
@@ -235,24 +250,57 @@ def _computations(old: ModuleIndex, text: str, start: int, end: int, shift: int)
         or bool(np.any(found.computation_starts[1:] < found.computation_stops[:-1]))
         or not _closes_comments(part)
         or len(found.findings) > MOST_FINDINGS
-        or any(one.code in ("unclosed", "second-module", "outside") for one in found.findings)
+        or any(one.code in _NOT_IN_HEAD for one in found.findings if not left or one.code == "second-module")
     ):
         return None
+    if behind and any(one.code == "unclosed" and not _is_unended(one) for one in found.findings):
+        # What looks for its end does so up to an instruction on a line of its own: the guard has to have one.
+        first = int(c.computation_begins[c1])
+        if first == int(c.computation_ends[c1]) or not _is_guard(old.source, int(c.starts[first]), right):
+            return None
+        if any(one.code == "unclosed" and _is_of_body(one) for one in found.findings):
+            return None
     if behind and (
         int(found.computation_starts[-1]) + left != right + shift
         or int(found.computation_names[-1]) + left != int(c.computation_names[c1]) + shift
         or int(found.computation_begins[-1]) != int(found.computation_ends[-1])
     ):
         return None
-    if c0 and (
+    if left and (
         found.header[1] or found.tables or c.header[1] > left or any(stop > left for _, stop in c.tables.values())
     ):
         return None
-    if not c0 and (c.header[1] > right or any(stop > right for _, stop in c.tables.values())):
+    if not left and (c.header[1] > right or any(stop > right for _, stop in c.tables.values())):
         return None
     r0 = int(c.computation_begins[c0]) if c0 < count else len(c.starts)
     r1 = int(c.computation_begins[c1]) if c1 < count else len(c.starts)
     return _Piece(r0, r1, c0, c1, found, 0, len(found.starts), computations, left, left, right, False)
+
+
+def _head(c: Columns, text: str, start: int) -> int:
+    """Where the module's header and tables end, for an edit behind them that does not make them longer; else 0."""
+    stop = max([c.header[1], *(stop for _, stop in c.tables.values())])
+    if stop >= start:
+        return 0
+    at = skip_blank(text, stop)
+    return 0 if text.startswith(",", at) or text[at : at + 1].isdigit() else stop
+
+
+def _is_unended(one: Finding) -> bool:
+    """Whether it is about a computation that only the header of the next ends, at whose name it stands."""
+    return one.code == "unclosed" and one.message == UNENDED
+
+
+def _is_of_body(one: Finding) -> bool:
+    """Whether it may be about a computation written out in place, whose end is looked for past other instructions."""
+    return any(one.message.startswith(f"the value of {key} ") for key in CALLED)
+
+
+def _reaches(source: str, one: Finding, left: int) -> bool:
+    """Whether the end of what is not closed was looked for at `left` and beyond."""
+    if one.code != "unclosed" or one.message == UNENDED:
+        return False
+    return _is_of_body(one) or _GUARD.search(source, one.start, left) is None
 
 
 def _is_guard(source: str, start: int, since: int = 0) -> bool:
@@ -426,6 +474,8 @@ class _Splice:
         """Findings outside the piece where they are now, and the piece's own; those about names come later."""
         p = self.piece
         brace_span = self._computation_span()
+        behind = not p.inside and p.c1 < len(self.c.computation_names)
+        guard = int(self.c.computation_names[p.c1]) if behind else -1
         out: list[Finding] = []
         for one in self.c.findings:
             if one.message.startswith("computation ") and one.code == "undefined":
@@ -433,6 +483,10 @@ class _Splice:
             if brace_span is not None and one.code in _NAMED and brace_span[0] <= one.start < brace_span[1]:
                 continue
             if one.end > p.begin and one.start < p.end or p.begin <= one.start < p.end:
+                continue
+            if one.start == one.end == p.end:
+                continue  # at the end of the last instruction that was read again
+            if one.start == guard and _is_unended(one):
                 continue
             out.append(self._moved(one, p.end, self.shift) if one.start >= p.end else one)
         for one in p.columns.findings:

@@ -41,6 +41,10 @@ def facts(index: ModuleIndex) -> dict[str, Any]:
 
 def edit(rng: random.Random, text: str, original: str) -> tuple[int, int, str]:
     at, mode = rng.randrange(len(text) + 1), rng.random()
+    if mode < 0.1 and (marks := [found.start() for found in re.finditer(r"[{}\"]|^ENTRY|^%", text, re.M)]):
+        # What holds a text together: braces, headers, quotes.
+        at = rng.choice(marks)
+        return at, at + rng.randrange(2), rng.choice(["", "", "}\n", "{", "\n}\n\n", "%q (x: f32[]) -> f32[] {\n"])
     if mode < 0.4:
         return at, min(len(text), at + rng.choice([0, 0, 1, 1, 2, 5])), rng.choice(PIECES)
     if mode < 0.7:
@@ -84,6 +88,24 @@ def test_random_edits(texts: list[str]) -> None:
 @pytest.mark.parametrize("seeds", [range(2, 7), range(7, 12)], ids=["first", "second"])
 def test_many_random_edits(texts: list[str], seeds: range) -> None:
     assert sum(check(text, seed, 300) for seed in seeds for text in texts) > 1_000
+
+
+@pytest.mark.parametrize("broken", ["}\n\n", " {\n", " (", "(%", '"', "\n  ROOT", "cut"])
+def test_a_computation_that_breaks_is_read_on_its_own(texts: list[str], broken: str) -> None:
+    """And what is typed in it afterwards, and what mends it."""
+    text = texts[1]
+    index, at = ModuleIndex.from_text(text), text.index("{\n", text.index("\n%region_0.")) + 2
+    if broken == "cut":
+        start, old, new = at, "", "}\n"
+    else:
+        start = text.index(broken, at) if broken not in (" {\n", " (") else text.rindex(broken, 0, at)
+        old, new = broken, ""
+    for first, last, put in ((start, start + len(old), new), (start, start, "x"), (start, start + 1 + len(new), old)):
+        changed = text[:first] + put + text[last:]
+        found = reindexed(index, changed, first, last)
+        assert found is not None and facts(found) == facts(ModuleIndex.from_text(changed)), (broken, put)
+        text, index = changed, found
+    assert text == texts[1] and not index.diagnostics
 
 
 def test_what_an_edit_means_elsewhere(texts: list[str]) -> None:

@@ -22,7 +22,7 @@ from hloscope.core.text.opcode_syntax import syntax_of
 from hloscope.core.text.value_forms import words_of
 from hloscope.lsp.documents import Reading
 from hloscope.lsp.features.feature import Feature
-from hloscope.lsp.features.operand_fit import Slot, called_rank, parsed
+from hloscope.lsp.features.operand_fit import CALLERS, Slot, called_rank, parsed, takes
 
 MOST = 400
 """Items of one answer; a longer list is marked incomplete, so that the client asks again as the word grows."""
@@ -33,6 +33,8 @@ _SHAPED = re.compile(
 )
 _CALL = re.compile(r"^(?P<opcode>[a-z][\w\-]*)\((?P<inside>.*)$", re.S)
 _VALUE = re.compile(r"(?P<key>[a-z][\w\-]*)=(?:\{(?:%?[\w.\-]*,\s*)*)?(?P<word>%?[\w.\-]*)$")
+_CALLED_NAME = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
+_CONSTRAINTS = re.compile(r"operand_layout_constraints=\{((?:[^{}]|\{[^{}]*\})*)\}")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*("|$)', re.S)
 _WORD = re.compile(r"[%\w.\-]*$")
 
@@ -49,7 +51,9 @@ def completion(reading: Reading, params: types.CompletionParams) -> types.Comple
     first = offset - (len(word[0]) if word is not None else 0)
     items: list[types.CompletionItem] = []
     typed = "" if word is None else word[0].lstrip("%")
-    for number, item in enumerate(_items(reading.index, begun["rest"], start, typed)):
+    end = reading.text.find("\n", offset, offset + _LINE_CHARACTERS)
+    behind = reading.text[offset : end if end >= 0 else offset + _LINE_CHARACTERS]
+    for number, item in enumerate(_items(reading.index, begun["rest"], start, typed, behind)):
         if number >= MOST:
             return types.CompletionList(is_incomplete=True, items=items)
         text = item.insert_text or item.label
@@ -68,7 +72,7 @@ def without_snippets(found: types.CompletionList | None) -> types.CompletionList
     return found
 
 
-def _items(index: ModuleIndex, rest: str, start: int, typed: str) -> Iterator[types.CompletionItem]:
+def _items(index: ModuleIndex, rest: str, start: int, typed: str, behind: str) -> Iterator[types.CompletionItem]:
     shaped = _SHAPED.match(rest)
     if shaped is None:
         return
@@ -82,7 +86,7 @@ def _items(index: ModuleIndex, rest: str, start: int, typed: str) -> Iterator[ty
     shape = rest[: len(rest) - len(shaped["rest"])].strip()
     if close is None:
         if re.search(r"(?:^|,)\s*(?:[^,()]*\s)?%?[\w.\-]*$", inside):
-            yield from _operands(index, start, call["opcode"], shape, inside, typed)
+            yield from _operands(index, start, call["opcode"], shape, inside, typed, behind)
         return
     attributes = inside[close + 1 :]
     value = _VALUE.search(attributes)
@@ -133,7 +137,7 @@ def _shapes(index: ModuleIndex, start: int, operands: Sequence[str]) -> tuple[Sh
 
 
 def _operands(
-    index: ModuleIndex, start: int, opcode: str, shape: str, inside: str, typed: str
+    index: ModuleIndex, start: int, opcode: str, shape: str, inside: str, typed: str, behind: str
 ) -> Iterator[types.CompletionItem]:
     """Instructions above the line in its computation: those that fit first, then the nearest.
 
@@ -150,7 +154,7 @@ def _operands(
     result = parsed(shape)
     if result is not None:
         before = _shapes(index, start, split_top(inside + "_")[:-1])
-        slot = Slot(opcode, len(before), result, before)
+        slot = Slot(opcode, len(before), result, before, _wanted(index, start, opcode, result, before, behind))
         ranks = {text: slot.rank(parsed(text)) for text in dict.fromkeys(index.shape_text(i) for i in above)}
         above.sort(key=lambda i: ranks[index.shape_text(i)])
     for i in above:
@@ -159,6 +163,44 @@ def _operands(
             kind=types.CompletionItemKind.Variable,
             detail=f"{index.opcode(i)} {index.shape_text(i)}",
         )
+
+
+def _wanted(
+    index: ModuleIndex, start: int, opcode: str, result: Shape, before: tuple[Shape | None, ...], behind: str
+) -> tuple[Shape, ...] | None:
+    """Shapes of which the operand has to have one, by what is called or by the line's own constraint; None where
+    nothing says it.
+
+    What a line that calls will name, where it does not yet: computations with that result and these operands, those
+    that nothing calls before others.
+    """
+    number = len(before)
+    if opcode == "custom-call":
+        found = _CONSTRAINTS.search(behind)
+        shapes = split_top(found[1]) if found is not None else []
+        one = parsed(shapes[number].strip()) if number < len(shapes) else None
+        return None if one is None else (one,)
+    if opcode not in CALLERS:
+        return None
+    named = _CALLED_NAME.search(behind)
+    home = index.find_computation(named[1]) if named is not None else None
+    if home is not None:
+        program = _program(index, index.computation(home))
+        return None if program is None else program.parameters[number : number + 1]
+    called = frozenset(index.columns.calls.tolist())
+    fit: list[tuple[bool, Shape]] = []
+    for one in index.computations:
+        if one.span[0] >= start or one.is_entry or one.root < 0:
+            continue
+        root = parsed(index.shape_text(one.root))
+        if root is None or not takes(root, (), result, ()):
+            continue
+        program = _program(index, one)
+        if program is not None and number < len(program.parameters):
+            if takes(program.result, program.parameters, result, before):
+                fit.append((one.number in called, program.parameters[number]))
+    best = min((used for used, _ in fit), default=False)
+    return tuple(dict.fromkeys(shape for used, shape in fit if used == best)) or None
 
 
 def _attributes(opcode: str, written: str) -> Iterator[types.CompletionItem]:

@@ -18,6 +18,8 @@ from hloscope.core.hlo.infer_shape.base import is_float, is_integral
 from hloscope.core.hlo.opcodes import OPCODES
 from hloscope.core.hlo.shape import Shape
 
+CALLERS = frozenset({"call", "fusion", "async-start"})
+"""Opcodes whose operands are what the computation takes that they call."""
 _TUPLES = frozenset({"get-tuple-element", "async-update", "async-done"})
 
 
@@ -39,6 +41,8 @@ class Slot:
     result: Shape
     before: tuple[Shape | None, ...]
     """Shapes of the operands in front of it; None where the name is not known."""
+    wanted: tuple[Shape, ...] | None = None
+    """Shapes of which it has to have one, where what is called says so."""
 
     @property
     def results(self) -> tuple[Shape, ...]:
@@ -50,6 +54,8 @@ class Slot:
         more the less it is like what fits."""
         if candidate is None:
             return 5
+        if self.wanted is not None:
+            return min((_distance(candidate, one) for one in self.wanted), default=4)
         found = _RULES.get(self.opcode, (_by_inference,))
         if (fit := found[min(self.number, len(found) - 1)](self, candidate)) is not None:
             return 0 if fit else 1
@@ -61,6 +67,22 @@ class Slot:
 
     def _wants_tuple(self) -> bool:
         return self.result.is_tuple and self.opcode in ("while", "copy", "opt-barrier", "domain")
+
+
+def _distance(candidate: Shape, wanted: Shape) -> int:
+    if compatible(candidate, wanted):
+        return 0
+    if candidate.is_array != wanted.is_array:
+        return 4
+    if candidate.is_array and candidate.dimensions == wanted.dimensions:
+        return 1
+    return 2 if candidate.element_type == wanted.element_type else 3
+
+
+def takes(result: Shape, parameters: Sequence[Shape], wanted: Shape, before: Sequence[Shape | None]) -> bool:
+    """Whether a computation of this signature gives what is wanted for the operands that are already there."""
+    known = zip(before, parameters, strict=False)
+    return compatible(result, wanted) and all(a is None or compatible(a, b) for a, b in known)
 
 
 Fit = bool | None

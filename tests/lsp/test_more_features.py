@@ -212,6 +212,54 @@ def test_completion_has_first_what_fits_the_opcode(shared: Any) -> None:
             assert labels[: len(first.split())] == first.split(), (typed, labels)
 
 
+CALLS = """HloModule calls
+
+%used (a: f32[8], b: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %b = f32[8]{0} parameter(1)
+  ROOT %c = f32[8]{0} add(%a, %b)
+}
+
+%fresh (d: f32[8], e: s32[4]) -> f32[8] {
+  %d = f32[8]{0} parameter(0)
+  %e = s32[4]{0} parameter(1)
+  ROOT %g = f32[8]{0} negate(%d)
+}
+
+ENTRY %main (x: f32[8], k: s32[4], h: f32[4]) -> f32[8] {
+  %x = f32[8]{0} parameter(0)
+  %k = s32[4]{0} parameter(1)
+  %h = f32[4]{0} parameter(2)
+  %u = f32[8]{0} fusion(%x, %x), kind=kLoop, calls=%used
+  %t = pred[] constant(true)
+"""
+
+
+def test_completion_ranks_the_operands_of_what_calls(shared: Any) -> None:
+    """By the computation named on the line, by those that would give the result, by the line's own constraint."""
+    uri, line = "file:///calls.hlo", CALLS.count("\n")
+    shared.client.open(uri, CALLS)
+    for version, (typed, behind, order) in enumerate(
+        [
+            ("f32[8] fusion(%x, ", "), kind=kLoop, calls=%fresh", "%k %h %t %u %x"),
+            ("f32[8] call(%x, ", "), to_apply=used", "%u %x %h %t %k"),
+            ("f32[8] fusion(", "", "%u %x %h %t %k"),
+            ("f32[8] fusion(%x, ", "", "%k %h %t %u %x"),  # %fresh is called by nothing yet
+            ("f32[4] fusion(", "", "%t %u %h %k %x"),  # nothing gives that: the nearest first
+            ("f32[8] custom-call(", "", "%t %u %h %k %x"),
+            (
+                "f32[8] custom-call(%x, ",
+                '), custom_call_target="c", operand_layout_constraints={f32[8]{0}, s32[4]{0}}',
+                "%k %h %t %u %x",
+            ),
+        ]
+    ):
+        text = f"  %v = {typed}"
+        shared.client.change(uri, version + 2, {"text": CALLS + text + behind})
+        answer = shared.client.at("completion", uri, line, len(text))
+        assert " ".join(one["label"] for one in answer["items"]) == order, (typed, behind)
+
+
 def test_completion_goes_on_after_a_value(advised: Any) -> None:
     labels = [one["label"] for one in complete(advised, "  %r = f32[64] reduce(%back, %zero), to_apply=%sum, dim")]
     assert labels[0] == "dimensions" and "%sum" not in labels

@@ -10,8 +10,9 @@ from typing import cast
 
 import click
 
-from hloscope.core.cli.opening import refuse_existing, say_notes
+from hloscope.core.cli.opening import say_notes
 from hloscope.core.cli.output import Column, TableOptions, emit_table, table_options
+from hloscope.core.cli.outputs import check_outputs
 from hloscope.core.cli.progress import progress
 from hloscope.core.errors import UsageError
 from hloscope.core.views.data import Source
@@ -84,7 +85,8 @@ def command(
         if not single:
             raise UsageError("capture needs -o RUN.ledger")
         output = f"{command_line[0].rpartition(':')[2]}.ledger"
-    refuse_existing(output, force)
+    read = command_line[0].rpartition(":")[0] if single else None
+    check_outputs(force, ledger=output, folder=dump_to, inputs=[read])
     code = 0
     notes: tuple[str, ...]
     with progress("importing stages") as report:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hloscope.core.cli.opening import module_option, refuse_existing, say_notes
+from hloscope.core.cli.opening import module_option, say_notes
 from hloscope.core.cli.output import emit_object, json_option
+from hloscope.core.cli.outputs import check_outputs
 from hloscope.core.cli.progress import progress
 from hloscope.core.errors import CompileError, UsageError
 from hloscope.core.views.inputs import InputKind, classify, content
@@ -57,7 +58,7 @@ def command(
     from hloscope.core.xla.place import require_place
     from hloscope.core.xla.targets import find_target
 
-    refuse_existing(output, force)
+    check_outputs(force, ledger=output, folder=dump_to, inputs=[path, *plugin, target])
     require_place(output, force=force)
     device = find_target(target)
     if engine == "xla":

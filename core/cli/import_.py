@@ -6,8 +6,9 @@ import os
 
 import click
 
-from hloscope.core.cli.opening import refuse_existing, say_notes
+from hloscope.core.cli.opening import say_notes
 from hloscope.core.cli.output import emit_object, json_option
+from hloscope.core.cli.outputs import check_outputs
 from hloscope.core.cli.progress import progress
 from hloscope.core.dumps.importer import ImportReport, import_dump
 from hloscope.core.errors import UsageError
@@ -35,7 +36,7 @@ def command(path: str, output: str, module: str | None, force: bool, as_json: bo
     given = classify(path)
     if given.kind not in (InputKind.DIRECTORY, InputKind.ARCHIVE):
         raise UsageError(f"a dump directory or an archive of one is needed, not {given.kind.phrase}", path=path)
-    refuse_existing(output, force)
+    check_outputs(force, ledger=output, inputs=[path])
     with progress("importing stages") as report:
         result = import_dump(path, output, module=module, force=force, proto_reader=proto_reader, progress=report)
     say_notes(result.notes[:_SHOWN])

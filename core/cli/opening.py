@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from hloscope.core.errors import UsageError
+from hloscope.core.cli.outputs import refuse_existing as refuse_existing
 from hloscope.core.views.run import Run, load
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -35,19 +34,6 @@ def say_notes(notes: Sequence[str]) -> None:
     """Writes notes to stderr, one a line."""
     for note in notes:
         print(f"hloscope: note: {note}", file=sys.stderr)
-
-
-def refuse_existing(output: str, force: bool) -> None:
-    """Raises UsageError where a file would be overwritten without ``--force``, or could not be made where it should be:
-    asked before the work whose result it is to hold."""
-    there = os.path.lexists(output)
-    if not force and there:
-        raise UsageError("exists already", path=output, hint="--force replaces it")
-    folder = os.path.dirname(os.path.abspath(output))
-    if not os.path.isdir(folder):
-        raise UsageError("cannot be created: its folder does not exist", path=output)
-    if not there and not os.access(folder, os.W_OK):
-        raise UsageError("cannot be created: its folder cannot be written", path=output)
 
 
 def same_module(run: Run, other: str) -> str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from hloscope.core.cli.output import Column, TableOptions, emit_object, emit_table, json_option
+from hloscope.core.cli.outputs import check_outputs
 from hloscope.core.errors import DumpError, UsageError
 from hloscope.core.views.data import Source
 
@@ -80,8 +81,7 @@ def command(
     settings = _flags(flags, disable_passes, enable_passes_only, dump_to)
     if as_json and output == "-":
         raise UsageError("--json and -o - both write to standard output")
-    if output not in (None, "-") and not force and os.path.lexists(output):
-        raise UsageError("exists already", path=output, hint="--force replaces it")
+    check_outputs(force, ledger=ledger, files=[None if output == "-" else output], folder=dump_to, inputs=[path, *plugin])
     module = _load(path)
     changed, ctx = _run(
         module, chosen, registry, settings, fuel=fuel, target=target, ledger=ledger, dump_to=dump_to, force=force,
@@ -201,7 +201,7 @@ def _write(module: HloModule, output: str | None) -> None:
         return
     # The whole text is there before the name is, so that a full disk leaves the old file alone.
     output = os.path.realpath(output)
-    partial = f"{output}.part"
+    partial = f"{output}.{os.getpid()}.part"
     try:
         with open(partial, "w", encoding="utf-8", errors="surrogateescape") as out:
             put(out)

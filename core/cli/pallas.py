@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from hloscope.core.cli.opening import refuse_existing
 from hloscope.core.cli.output import emit_object, json_option
+from hloscope.core.cli.outputs import check_outputs
 from hloscope.core.errors import UsageError
 from hloscope.core.pallas.chips import TARGETS
 from hloscope.core.version import version
@@ -80,10 +80,10 @@ def command(
         raise UsageError("--arg goes with --trace or --interpret")
     if shapes and function is None:
         raise UsageError("--arg goes with FILE.py:FUNCTION", hint="without a function every one of the file is traced")
+    check_outputs(force, ledger=ledger, inputs=[path])
     with ExitStack() as stack:
         recorder = None
         if ledger is not None:
-            refuse_existing(ledger, force)
             info = RunInfo("core", version(), None, target, None, spec)
             recorder = stack.enter_context(LedgerWriter(ledger, info, force=force))
         report = analyse(

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from hloscope.core.cli.opening import module_option, opened, refuse_existing, say_notes
+from hloscope.core.cli.opening import module_option, opened, say_notes
 from hloscope.core.cli.output import TableOptions, emit_object, emit_table, json_option
+from hloscope.core.cli.outputs import check_outputs
 from hloscope.core.cli.stage_texts import StageTexts
 from hloscope.core.errors import CompileError, EvaluationError, HloscopeError, UnsupportedError, UsageError
 
@@ -64,8 +65,7 @@ def command(
     from hloscope.core.runtime.evaluator import EvaluationOptions
     from hloscope.core.runtime.one_stage import OneStage
 
-    if output is not None:
-        refuse_existing(output, force)
+    check_outputs(force, files=[output], inputs=[path, args_path])
     if engine == "xla" and opaque:
         raise UsageError("--opaque is for the reference engine")
     with opened(path, module) as run:

@@ -8,12 +8,15 @@ import re
 import subprocess
 import sys
 import threading
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hloscope.core.cli import main
+from hloscope.core.ledger.record import LedgerWriter
+from hloscope.core.ledger.store import is_ledger
 from hloscope.core.text import load_module
 from hloscope.core.views.run import load
 from hloscope.core.xla.h100_config import H100_SXM
@@ -277,6 +280,54 @@ def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str], tiny: Path, 
         code, _, err = hloscope(capsys, command[0], "-o", tmp_path / "l", command[1])
         assert code == 2 and "--force" in err
     assert (tmp_path / "l").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["opt", "--passes", "dce", "IN", "--ledger", "IN", "-o", "new"], "what the command reads"),
+        (["opt", "--passes", "dce", "IN", "--ledger", "new", "-o", "linked"], "what the command reads"),
+        (["opt", "--passes", "dce", "IN", "--ledger", "new", "-o", "./new"], "two outputs"),
+        (["opt", "--passes", "dce", "IN", "--dump-to", "new", "-o", "new"], "two outputs"),
+        (["opt", "--passes", "dce", "IN", "-o", "old.ledger"], "replaced only by another"),
+        (["opt", "--passes", "dce", "IN", "--ledger", "module_0000.text", "-o", "new"], "is not a ledger"),
+        (["compile", "IN", "-o", "IN"], "what the command reads"),
+        (["compile", "IN", "-o", "other.ledger"], "other.ledger.partial: is not a ledger"),
+        (["compile", "module_0000.text", "--dump-to", ".", "-o", "new"], "the dump needs another folder"),
+        (["run", "IN", "--args", "numbers", "-o", "numbers"], "what the command reads"),
+        (["import", "zipped.zip", "-o", "zipped.zip"], "what the command reads"),
+        (["capture", "-o", "module_0000.text", "--", "python", "module_0000.text"], "is not a ledger"),
+        (["capture", "-o", "IN", "IN:f"], "what the command reads"),
+        (["pallas", "IN", "--trace", "--ledger", "IN"], "what the command reads"),
+    ],
+)
+def test_force_does_not_harm_other_files(
+    capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], said: str,
+) -> None:  # fmt: skip
+    (tmp_path / "tiny.py").symlink_to(tiny)
+    (tmp_path / "linked").hardlink_to(tiny)
+    for name in ("old.ledger", "other.ledger"):
+        with LedgerWriter(tmp_path / name):
+            pass
+    for name in ("module_0000.text", "numbers", "other.ledger.partial"):
+        (tmp_path / name).write_text(MODULE)
+    with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as archive:
+        archive.writestr("dump/module_0000.tiny.before_optimizations.txt", MODULE)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.chdir(tmp_path)
+    words = [word.replace("IN", "tiny.py") if word in ("IN", "IN:f") else word for word in arguments]
+    code, out, err = hloscope(capsys, words[0], "--force", *words[1:])
+    assert (code, out) == (2, "") and said in err and err.count("\n") == 1
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_force_replaces_what_is_no_loss(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("")  # as mktemp makes one
+    for _ in range(2):  # then a ledger
+        arguments = ("--passes", "dce", tiny, "--ledger", tmp_path / "empty", "-o", "/dev/null", "--force")
+        assert hloscope(capsys, "opt", *arguments)[::2] == (0, "")
+    assert is_ledger(tmp_path / "empty")
 
 
 def test_the_real_compiler_compiles_it_too(tiny: Path, tmp_path: Path) -> None:

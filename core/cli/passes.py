@@ -25,8 +25,8 @@ def command(path: str, module: str | None, table: TableOptions) -> None:
     The index is what --stage of the other commands takes. A pass counts as changing when the module's text differs from
     the one before; "unannounced" names the passes in which a change lies that none of them reported, or that were not
     dumped; that it was scheduled, that computations stand in another order, or that frontend_attributes of the header
-    differ, is "changed" alone: the program stays the same. A snapshot that breaks off ("fault") says nothing: the row after it is compared with the last whole
-    one, and "unread" names the passes any of which may have made that change.
+    differ, is "changed" alone: the program stays the same. A snapshot that breaks off ("fault") says nothing: the row
+    after it is compared with the last whole one, and "unread" names the passes any of which may have made that change.
     """
     with opened(path, module) as run:
         said = len(run.notes)

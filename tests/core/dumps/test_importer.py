@@ -235,6 +235,8 @@ def test_an_interrupted_import_leaves_what_was_committed(fixtures: Path, tmp_pat
             if done == 8:
                 Path({str(ready)!r}).touch()
                 time.sleep(60)
+        from hloscope.core.dumps import importer
+        importer.MODULE_SECONDS = 0.0
         import_dump({str(fixtures / "dumps" / "cpu_multi")!r}, {str(ledger)!r}, progress=slow)
         """
     )
@@ -267,6 +269,25 @@ def test_a_long_module_is_committed_on_the_way(fixtures: Path, tmp_path: Path, m
 
     import_dump(fixtures / "dumps" / "cpu", ledger, progress=look)
     assert seen == [0, 4]
+
+
+def test_reports_of_many_small_modules_cost_little(
+    fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same module forty times: what is kept of it beyond the first is a few hundred bytes."""
+    first = fixtures / "dumps" / "cpu"
+    names = [file for file in first.iterdir() if ".before_" not in file.name or "optimizations" in file.name]
+    sizes: list[int] = []
+    for copies in (1, 41):
+        dump = tmp_path / str(copies)
+        dump.mkdir()
+        for number in range(copies):
+            for file in names:
+                (dump / file.name.replace("module_0000", f"module_{number:04d}")).write_bytes(file.read_bytes())
+        monkeypatch.setattr("hloscope.core.dumps.importer.MODULE_SECONDS", 60.0)
+        import_dump(dump, tmp_path / f"{copies}.ledger")
+        sizes.append((tmp_path / f"{copies}.ledger").stat().st_size)
+    assert sizes[1] - sizes[0] < 40 * 700
 
 
 def test_every_case_of_the_corpus_imports_for_a_few_percent(corpus: Path, tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """What the ledger costs a compile, as a user meets it: seconds with the ledger off and on, measured in turn.
 
-    python benchmarks/bench_recording.py [MODULE.txt …] [--pairs N]
+    python benchmarks/bench_recording.py [MODULE.txt …] [--pairs N | --instructions]
 
 *opt* is ``hloscope opt --pipeline cpu`` as a process, *compile* all pipelines through buffer assignment as a process
 (``hloscope compile`` itself has no form without a ledger), *in process* the same without the start of Python and
 without reading the text. Without modules it takes a transformer block's training step, traced with jax, and a made-up
 module. Wall time and processor time, the best and the median of N pairs; the load of the machine stands beside them,
-since wall time says little on a busy one.
+since wall time says little on a busy one. `--instructions` counts, with valgrind's cachegrind, what the processor does
+in *compile* instead, and in its compiling alone: that does not depend on the load. There the commits, which come at
+fixed times, are as much further apart as the run is slower.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +26,7 @@ from pathlib import Path
 from statistics import median
 
 from hloscope.core.ledger import LedgerWriter
+from hloscope.core.ledger.record import COMMIT_GAP_NS
 from hloscope.core.passes.context import PassContext
 from hloscope.core.passes.pipelines import compile_module, whole_pipeline
 from hloscope.core.passes.registry import Registry
@@ -57,14 +61,14 @@ def block() -> str:
     return step.lower(params, jnp.zeros((2, 16, 64))).as_text(dialect="hlo")
 
 
-def compile_once(text: str, ledger: str | None) -> Spent:
-    """A whole compile in this process; the ledger is made and closed within the time."""
+def compile_once(text: str, ledger: str | None, *, slowed: int = 1) -> Spent:
+    """A whole compile in this process, which runs so many times slower than it would; the ledger is made within."""
     module = load_module(text)
     gc.collect()
     wall, used = time.perf_counter(), time.process_time()
     writer = None
     if ledger is not None:
-        writer = LedgerWriter(ledger, force=True)
+        writer = LedgerWriter(ledger, force=True, commit_gap_ns=slowed * COMMIT_GAP_NS)
         writer.begin_module(module.name)
     compile_module(module, whole_pipeline("cpu", Registry()), PassContext(writer))
     if writer is not None:
@@ -100,15 +104,46 @@ def compare(label: str, once: Callable[[str | None], Spent], ledger: str, pairs:
     print(f"{label:10}  " + "; ".join(cells))
 
 
+_SLOWED = 50
+"""How many times longer a run takes under cachegrind."""
+
+
+def instructions(words: Sequence[str]) -> int:
+    """What a child process did, in instructions of the processor."""
+    counting = ["valgrind", "--tool=cachegrind", "--cache-sim=no", f"--cachegrind-out-file={os.devnull}"]
+    # The same order of sets in every run.
+    run = subprocess.run(
+        [*counting, *words], env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False
+    )
+    found = re.search(r"I +refs: +([\d,]+)", run.stderr)
+    if run.returncode or found is None:
+        raise SystemExit(run.stderr)
+    return int(found[1].replace(",", ""))
+
+
+def count(path: str, ledger: str) -> None:
+    """Print the rows in instructions."""
+    child = [sys.executable, os.path.abspath(__file__), "--child", path]
+    start, off, on = (instructions([*child, at, str(times)]) for at, times in (("", 0), ("", 1), (ledger, 1)))
+    for label, a, b in (("compile", off, on), ("in process", off - start, on - start)):
+        print(f"{label:10}  instructions {a / 1e6:8,.0f} -> {b / 1e6:8,.0f} M {100 * (b / a - 1):+5.1f} %")
+
+
 def main() -> None:
     """Prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*")
     parser.add_argument("--pairs", type=int, default=8)
-    parser.add_argument("--child", nargs=2, metavar=("MODULE", "LEDGER"), help=argparse.SUPPRESS)
+    parser.add_argument("--instructions", action="store_true")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        compile_once(Path(given.child[0]).read_text(encoding="utf-8"), given.child[1] or None)
+        path, ledger, *times = given.child
+        text = Path(path).read_text(encoding="utf-8")
+        if times == ["0"]:
+            load_module(text)
+        else:
+            compile_once(text, ledger or None, slowed=_SLOWED if times else 1)
         return
     with tempfile.TemporaryDirectory() as folder:
         modules: list[str] = given.modules
@@ -121,6 +156,9 @@ def main() -> None:
             text = Path(path).read_text(encoding="utf-8")
             load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
             print(f"{os.path.basename(path)}: {load_module(text).instruction_count:,} instructions, {load}")
+            if given.instructions:
+                count(path, ledger)
+                continue
             words = "-m hloscope.core.cli.main opt --pipeline cpu --force -o".split()
             opt = [sys.executable, *words, out, path]
             child = [sys.executable, os.path.abspath(__file__), "--child", path]

@@ -43,7 +43,7 @@ _BATCH_BYTES = 4 << 20
 _REPORT_BLOCK_BYTES = 256 << 10
 _AT_ONCE = (50, 8, 1)
 """Rows that one statement inserts. Few sizes, so that SQLite finds the statement among those that it has compiled."""
-_COMMIT_GAP_NS = 100_000_000
+COMMIT_GAP_NS = 100_000_000
 """Starts of passes that follow a commit faster than this share the next one."""
 _PASS_COLUMNS = (
     "id", "module", "ordinal", "xla_id", "parent", "pipeline", "pass", "next_pass", "changed", "start_us", "ns", "file",
@@ -209,7 +209,14 @@ class LedgerWriter:
     and stays beside it, as ``NAME.partial``; a line on stderr says so, unless the LedgerError does.
     """
 
-    def __init__(self, path: str | os.PathLike[str], run: RunInfo | None = None, *, force: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        run: RunInfo | None = None,
+        *,
+        force: bool = False,
+        commit_gap_ns: int = COMMIT_GAP_NS,
+    ) -> None:
         # A compile that waits for its ledger wants speed; an import wants a small file.
         self._tight = run is not None and run.kind != "core"
         size = PAGE_SIZE if self._tight else SMALL_PAGE_SIZE
@@ -246,6 +253,7 @@ class LedgerWriter:
         self._pass: int | None = None
         self._closed = False
         self._committed = 0
+        self._commit_gap = commit_gap_ns
         self._holds = False
         """Whether more than the run itself was committed."""
         self._refused = False
@@ -327,7 +335,7 @@ class LedgerWriter:
         ]  # fmt: skip
         self._open.append((row, time.perf_counter_ns(), pipeline, name))
         self._pass = row
-        if time.perf_counter_ns() - self._committed >= _COMMIT_GAP_NS:
+        if time.perf_counter_ns() - self._committed >= self._commit_gap:
             self.flush()
             self._open[-1] = (row, time.perf_counter_ns(), pipeline, name)
         return row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -105,6 +106,18 @@ class StoredEvent:
     event: Event
 
 
+def _about_events() -> re.Pattern[str]:
+    names = {"every_event", "event_base", "sentence"}
+    for view in VIEWS:
+        if any(name in view.source.split() for name in ("event_base", "events")):
+            names.add(view.name)
+    return re.compile(rf"\b(?:{'|'.join(sorted(names))})\b", re.IGNORECASE)
+
+
+_ABOUT_EVENTS = _about_events()
+"""Finds what a query must name in order to see events; only for such a query are batches unpacked."""
+
+
 def sql(
     source: str | os.PathLike[str] | LedgerConnection,
     query: str,
@@ -142,7 +155,7 @@ def _run_query(
     limit: int | None,
     cancelled: Callable[[], bool] | None,
 ) -> SqlResult:
-    with _asking(connection, cancelled):
+    with _asking(connection, query, cancelled):
         cursor, columns = _started(connection, query, parameters)
         rows = cursor.fetchall() if limit is None else cursor.fetchmany(limit + 1)
     truncated = limit is not None and len(rows) > limit
@@ -150,7 +163,7 @@ def _run_query(
 
 
 def _stream_query(connection: LedgerConnection, query: str) -> Generator[tuple[Cell, ...]]:
-    with _asking(connection, None):
+    with _asking(connection, query, None):
         cursor, columns = _started(connection, query, ())
         yield columns
         yield from cursor
@@ -166,10 +179,11 @@ def _started(
 
 
 @contextmanager
-def _asking(connection: LedgerConnection, cancelled: Callable[[], bool] | None) -> Generator[None]:
+def _asking(connection: LedgerConnection, query: str, cancelled: Callable[[], bool] | None) -> Generator[None]:
     """While a query of the user runs: nothing but reading is allowed, and what SQLite refuses is one line."""
-    with reading(connection.path):
-        unpack_batches(connection)
+    if _ABOUT_EVENTS.search(query):
+        with reading(connection.path):
+            unpack_batches(connection)
     decoder = _Decoder(connection)
     connection.create_function("sentence", 1, lambda number: _sentence(decoder, number))
     connection.set_authorizer(_authorize)

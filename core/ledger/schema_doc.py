@@ -21,7 +21,8 @@ A ledger is one SQLite file about one compile or one imported dump: its passes, 
 what was decided on the way. `hloscope sql RUN.ledger "SELECT …"` asks it; any other SQLite tool can too.
 
 - **The views below are the public half** and keep their names and columns. The tables behind them (`strings`,
-  `pass_rows`, `event_rows`, `outcomes`, `line_blocks`, …) are compact and may change with the format.
+  `pass_rows`, `event_rows`, `event_batches`, `line_blocks`, …) are compact and may change with the format. A compile
+  leaves its events in batches, which the views read slowly; `hloscope` makes rows of them when it is first asked.
 - Format {SCHEMA.version}: `PRAGMA user_version` is the version, `PRAGMA application_id` is {APPLICATION_ID}
   (0x{APPLICATION_ID:X}, the letters HLOS). A newer hloscope reads an older file (and leaves it as it is); an older one
   refuses a newer file in one line.

@@ -27,6 +27,7 @@ def command(path: str, module: str | None, table: TableOptions) -> None:
     dumped; that it was scheduled, that computations stand in another order, or that frontend_attributes of the header
     differ, is "changed" alone: the program stays the same. A snapshot that breaks off ("fault") says nothing: the row
     after it is compared with the last whole one, and "unread" names the passes any of which may have made that change.
+    "inside" names the pass that runs the pipeline whose start the row is: the change is what it did until then.
     """
     with opened(path, module) as run:
         said = len(run.notes)
@@ -45,6 +46,7 @@ def command(path: str, module: str | None, table: TableOptions) -> None:
             Column("ns", show=show_ns, hidden=all(row.ns is None for row in rows)),
             Column("fuel_used", title="fuel", hidden=all(row.fuel_used is None for row in rows)),
             Column("unannounced", hidden=narrow or all(row.unannounced is None for row in rows)),
+            Column("inside", hidden=all(row.inside is None for row in rows)),
             Column("unread", hidden=narrow or all(row.unread is None for row in rows)),
             Column("fault", hidden=all(row.fault is None for row in rows)),
             Column("file", hidden=True),
@@ -86,6 +88,7 @@ def _rows(rows: list[PassRow]) -> Iterator[dict[str, object]]:
             "next_pass": row.next_pass,
             "fuel_used": row.fuel_used,
             "unread": row.unread,
+            "inside": row.inside,
             "fault": row.fault,
         }
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 
 from hloscope.core.dumps.directory import Dump, Module
 from hloscope.core.dumps.filenames import FileKind, Point, parse_name
+from hloscope.core.dumps.nesting import PIPELINE_START
 from hloscope.core.dumps.textproto import Message, parse_textproto
 
 LOG_MODULES = "hlo_pass_pipeline=1,dump=1"
 """The value of ``TF_CPP_VMODULE`` that makes XLA log what ``parse_log`` reads."""
-PIPELINE_START = "pipeline-start"
 
 
 @dataclass(slots=True)
@@ -100,26 +100,39 @@ def parse_metadata(message: Message) -> list[PassRun]:
 def _by_end(runs: list[PassRun]) -> list[PassRun]:
     """Runs in the order of their ends, from their order by start; times are too coarse to sort by.
 
-    A run that a ``pipeline-start`` row of its own name follows is a nested pipeline: it ends after its children.
+    A run that a ``pipeline-start`` row follows holds that pipeline, and ends after it, where the pipeline has its name
+    or began within its time: ``spmd-partitioning`` runs one called ``spmd-cleanup``.
     """
     ordered: list[PassRun] = []
-    parents: list[PassRun] = []
+    parents: list[tuple[PassRun, str]] = []
     for run, following in zip(runs, [*runs[1:], None], strict=True):
-        while parents and not _within(run, parents[-1]):
-            ordered.append(parents.pop())
-        if following is not None and following.name == PIPELINE_START and following.pipeline == run.name:
-            parents.append(run)
+        while parents and not _within(run, *parents[-1]):
+            ordered.append(parents.pop()[0])
+        if following is not None and _holds(run, following):
+            parents.append((run, following.pipeline))
         else:
             ordered.append(run)
-    ordered.extend(reversed(parents))
+    ordered.extend(parent for parent, _ in reversed(parents))
     return ordered
 
 
-def _within(run: PassRun, parent: PassRun) -> bool:
+def _holds(run: PassRun, following: PassRun) -> bool:
+    """Whether the pipeline whose start comes right after a run's row was run by that run."""
+    if following.name != PIPELINE_START or run.name == PIPELINE_START:
+        return False
+    if following.pipeline == run.name:
+        return True
+    if run.start_us is None or run.ns is None or following.start_us is None:
+        return False
+    return following.start_us < run.start_us + run.ns // 1000
+
+
+def _within(run: PassRun, parent: PassRun, inner: str) -> bool:
+    """Whether a run began within its possible parent, which holds pipeline `inner`."""
     if run.start_us is None or parent.start_us is None or parent.ns is None:
         return run.pipeline != parent.pipeline
     end = parent.start_us + parent.ns // 1000
-    return run.start_us < end or (run.start_us == end and run.pipeline != parent.pipeline)
+    return run.start_us < end or (run.start_us == end and run.pipeline == inner)
 
 
 _LINE = re.compile(

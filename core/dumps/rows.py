@@ -14,8 +14,9 @@ from itertools import islice
 from hloscope.core.dumps.directory import Module, Stage
 from hloscope.core.dumps.facts import broken, content_digest, count_instructions, same_program, told_by_both
 from hloscope.core.dumps.filenames import Point
+from hloscope.core.dumps.nesting import PIPELINE_START, running_pass
 from hloscope.core.dumps.options import compile_facts
-from hloscope.core.dumps.passlog import PIPELINE_START, PassRun, sanitized
+from hloscope.core.dumps.passlog import PassRun, sanitized
 from hloscope.core.errors import HloscopeError
 
 
@@ -151,11 +152,13 @@ def timeline(
     """
     every_change = every_change_dumped(module)
     stages = {stage.path.rsplit("/", 1)[-1]: stage for stage in module.stages}
+    points = [(stage.pipeline, stage.pass_name, stage.next_pass) for stage in module.stages]
     last: StageReading | None = None
     unread = False  # whether the snapshot before was not readable: then its own file announced what is seen after it
     source = readings if readings is not None else read_stages(module)
     for index, (run, reading) in enumerate(_merged(source, runs, stages)):
-        yield _row(index, run, reading, last, every_change, unread)
+        inside = reading is not None and running_pass(points, reading.stage.index) is not None
+        yield _row(index, run, reading, last, every_change, unread, inside)
         if reading is not None:
             unread = reading.fault is not None or not reading.digest
         if reading is not None and reading.digest and (reading.fault is None or last is None):
@@ -176,7 +179,9 @@ def _row(
     last: StageReading | None,
     every_change: bool,
     after_unread: bool,
+    inside: bool,
 ) -> TimelineRow:
+    """`inside` says that the stage shows what a pass did that announces it in a later file."""
     before = last.instructions if last is not None else (reading.instructions if reading is not None else 0)
     start_us, ns, pass_id = (run.start_us, run.ns, run.pass_id) if run is not None else (None, None, None)
     if reading is None:
@@ -198,7 +203,7 @@ def _row(
     unannounced = None
     if changed and last is not None:
         told = run is not None and run.changed is True
-        announced = told or is_announced(last.stage, stage, every_change)
+        announced = told or inside or is_announced(last.stage, stage, every_change)
         if not announced and not after_unread and reading.fault is None and not _same_program(last, reading):
             unannounced = " … ".join(change_range(last.stage, stage))
     return TimelineRow(
@@ -276,17 +281,17 @@ def _merged(
     readings: Iterable[StageReading], runs: Sequence[PassRun], stages: dict[str, Stage]
 ) -> Iterator[tuple[PassRun | None, StageReading | None]]:
     """Snapshots and pass runs in one order: a run with a snapshot takes its place, others stand between."""
-    owner: dict[int, int] = {}
+    owned: dict[int, int] = {}
     inside: dict[int, int] = {}
     for number, run in enumerate(runs):
-        for file in run.files:
-            if (stage := _stage_of(file, stages)) is not None:
-                owner[stage.index] = number
-        for file in run.steps:
-            if (stage := _stage_of(file, stages)) is not None:
-                inside[stage.index] = number
+        found = [stage.index for file in (*run.files, *run.steps) if (stage := _stage_of(file, stages)) is not None]
+        inside.update(dict.fromkeys(found, number))
+        after = [stage.index for file in run.files if (stage := _stage_of(file, stages)) is not None]
+        if after:
+            owned[number] = max(after)
+    owner = {index: number for number, index in owned.items()}
     done = 0
-    last_told = max((*owner, *inside), default=-1)
+    last_told = max(inside, default=-1)
     for reading in readings:
         index = reading.stage.index
         if index > last_told and reading.stage.name.point is not Point.BEFORE:
@@ -297,8 +302,10 @@ def _merged(
         number = owner.get(index)
         until = number if number is not None else inside.get(index)
         if until is not None and until >= done:
-            for run in runs[done:until]:
-                yield run, None
+            for at in range(done, until):
+                # A run is one row, which stands where its file does.
+                if at not in owned or owner[owned[at]] != at:
+                    yield runs[at], None
             done = until if number is None else until + 1
         yield (runs[number] if number is not None else None), reading
     for run in runs[done:]:

@@ -70,6 +70,8 @@ class PassRow:
     """What is wrong with the snapshot's text, so that it says nothing about the pass; None for a whole one."""
     unread: str | None = None
     """``A … B``: the passes any of which may have made the change, as the texts between were not readable."""
+    inside: str | None = None
+    """For the start of a pipeline that a pass runs: that pass, whose own work until then the row shows."""
 
 
 @dataclass(frozen=True, slots=True)

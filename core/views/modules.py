@@ -164,9 +164,7 @@ def _ledger(path: str, progress: Progress | None) -> Listing:
         complete = all(run.complete for run in reader.runs())
     for index, row in enumerate(rows):
         earlier, how = differs.get(index, (None, None))
-        rows[index] = replace(
-            row, same_as=same.get(index), differs_by=how, differs_from=earlier, order=order[index]
-        )
+        rows[index] = replace(row, same_as=same.get(index), differs_by=how, differs_from=earlier, order=order[index])
     targets = {row.target for row in rows}
     return Listing(
         "ledger", tuple(rows), [] if complete else [UNFINISHED], targets.pop() if len(targets) == 1 else None

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hloscope.core.dumps.filenames import FileKind
+from hloscope.core.dumps.nesting import running_pass
 from hloscope.core.errors import HloscopeError
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def among(run: Run, index: int, pattern: str | None) -> str | None:
         return row.unannounced
     if not index or not row.own_snapshot:
         return None
+    if row.pass_name == _START and (name := running_passes(run.outline).get(index)) is not None:
+        return f"{name} … {name}"
     last = run.outline[index - 1]
     # A row without a snapshot stands for a pass that the compiler told of: then none is left out.
     if not last.own_snapshot:
@@ -79,6 +82,14 @@ def among(run: Run, index: int, pattern: str | None) -> str | None:
     first = last.next_pass or last.pass_name
     first = f"{last.pipeline}/{_END}" if first == _END else first
     return f"{first} … {_end(row)}"
+
+
+def running_passes(rows: Sequence[StageRow]) -> dict[int, str]:
+    """The starts of pipelines that a pass runs: row → that pass, which shows there what it did until then."""
+    own = [at for at, row in enumerate(rows) if row.file is not None]
+    points = [(rows[at].pipeline, rows[at].pass_name, rows[at].next_pass) for at in own]
+    found = {at: running_pass(points, number) for number, at in enumerate(own)}
+    return {at: name for at, name in found.items() if name is not None}
 
 
 def unread_range(run: Run, index: int, pattern: str | None) -> str | None:
@@ -117,6 +128,8 @@ def unread_passes(run: Run, index: int) -> tuple[str, ...]:
 def told_range(among: str, unread: Sequence[str] = ()) -> str:
     """``A … B`` in words, with what keeps from telling which pass it was."""
     first, _, last = among.partition(" … ")
+    if first == last:
+        return f"{first}, before the pipeline that it runs began"
     if not unread:
         return f"a pass between {first} and {last}, which was not dumped"
     names = f"{unread[0]} and {len(unread) - 1} more" if len(unread) > 1 else unread[0]

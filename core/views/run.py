@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from hloscope.core.errors import DumpError, HloscopeError, ParseError, UsageError
 from hloscope.core.views.data import EventRow, ModuleRow, PassRow, Place, Source, StageDiff, Summary, WhyFacts
-from hloscope.core.views.narrowed import dumped_passes, unread_before, unread_range
+from hloscope.core.views.narrowed import dumped_passes, running_passes, unread_before, unread_range
 from hloscope.core.views.stages import (
     ByteBoundCache,
     Cancelled,
@@ -184,6 +184,9 @@ class Run:
                     after = self._read(row.snapshot).instructions
                 rows.append(_pass_row(index, row, after if before is None else before, after))
                 before = after
+            for at, name in running_passes(known).items():
+                if rows[at].changed and rows[at].unannounced is None:
+                    rows[at] = replace(rows[at], inside=name)
             self._rows, self._passes = known, rows
             for at in {row.index + 1 for row in rows if row.fault is not None}:
                 self._mark_unread(at)

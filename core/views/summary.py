@@ -83,7 +83,7 @@ def _notable(rows: list[PassRow], pattern: str | None) -> list[Notable]:
         delta = row.instructions_after - row.instructions_before
         if (delta > 0) == (row is grown) and delta:
             change = f"{row.instructions_before:,} → {row.instructions_after:,}"
-            where = _label(row)
+            where = row.inside or _label(row)
             if (among := row.unannounced or row.unread) is not None:
                 where = f"between {among}"
                 change += ", by any of these passes"

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from hloscope.core.dumps.directory import open_dump
+from hloscope.core.dumps.importer import import_dump
 from hloscope.core.dumps.passlog import PassRun, parse_log, parse_metadata, pass_runs
 from hloscope.core.dumps.rows import TimelineRow, every_change_dumped, timeline
 from hloscope.core.dumps.textproto import parse_textproto
+from hloscope.core.views.run import load
 
 HloText = Callable[..., str]
 WriteDump = Callable[[dict[str, str | bytes]], Path]
@@ -214,6 +216,51 @@ def test_nested_pipelines_end_after_what_they_hold() -> None:
         for number, name, pipeline, start, end in entries
     )
     assert [run.pass_id for run in parse_metadata(parse_textproto(text))] == [1, 3, 4, 2, 5]
+
+
+def test_a_pass_that_runs_a_pipeline_of_another_name_is_one_row_and_owns_what_the_start_shows(
+    write_dump: WriteDump, hlo: HloText
+) -> None:
+    start, cleaned, end = hlo(opcode="multiply"), hlo(opcode="subtract"), hlo(opcode="subtract", sharding=" ")
+    steps = {
+        "0000.spmd-partitioner.after_pipeline-start.before_spmd-partitioning": hlo(),
+        "0001.spmd-cleanup.after_pipeline-start.before_dce": start,
+        "0002.spmd-cleanup.after_dce.before_pipeline-end": cleaned,
+        "0003.spmd-partitioner.after_spmd-partitioning.before_dce": end,
+    }
+    files: dict[str, str | bytes] = {f"module_0001.f.{step}.txt": text for step, text in steps.items()}
+    entries = [
+        ("pipeline-start", "spmd-partitioner", "false", 0, 1, 0),
+        ("spmd-partitioning", "spmd-partitioner", "true", 1, 9, 3),
+        ("pipeline-start", "spmd-cleanup", "false", 3, 3, 1), ("dce", "spmd-cleanup", "true", 4, 8, 2),
+        ("dce", "spmd-partitioner", "false", 9, 9, None), ("pipeline-start", "q", "false", 9, 9, None),
+    ]  # fmt: skip
+    told = "".join(
+        f'pass_metadata {{ pass_id: {number} pass_name: "{name}" pipeline_name: "{pipeline}" module_changed: {changed}'
+        f" start_timestamp_usec: {begin} end_timestamp_usec: {until}"
+        + (f' dump_filenames: "d/{list(files)[file]}"' if file is not None else "")
+        + " }\n"
+        for number, (name, pipeline, changed, begin, until, file) in enumerate(entries, 1)
+    )
+    path = write_dump(files)
+    for ids in ([None] * 4, [1, 3, 4, 2, 5, 6]):
+        rows = rows_of(path)
+        assert [row.pass_id for row in rows] == ids
+        assert [row.changed for row in rows[:4]] == [False, True, True, True]
+        assert {row.announced for row in rows[1:4]} == {True} and {row.unannounced for row in rows} == {None}
+        write_dump({"module_0001.f.metadata.textproto": told})
+    assert rows_of(path)[3].ns == 8000
+    for source in (str(path), str(path / "../run.ledger")):
+        if source.endswith(".ledger"):
+            import_dump(path, source)
+        with load(source) as run:
+            assert [row.inside for row in run.passes] == [None, "spmd-partitioning", *[None] * 4]
+            made = next(one for one in run.why("multiply.4", stage=1).passes if one.what == "appeared")
+            assert made.among == "spmd-partitioning … spmd-partitioning"
+    # That the pass reported nothing is told by its file not being there: then nobody announced the change.
+    (path / "module_0001.f.metadata.textproto").unlink()
+    (path / next(name for name in files if "after_spmd-partitioning" in name)).unlink()
+    assert list(unannounced(path)) == ["spmd-cleanup/pipeline-start"]
 
 
 def line(text: str, *, thread: int = 7, at: int = 0, file: str = "hlo_pass_pipeline.cc:303") -> str:

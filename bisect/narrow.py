@@ -182,8 +182,11 @@ def leaves_a_limit(before: HloModule, after: HloModule, theirs: Seen, ours: Seen
 
     A rewrite that computes less (log(exp(x)) is x, x * convert(p) is a select) does not go there. So a value that the
     later run lacks is one of its own but for infinities and NaN. Where inputs were chosen to reach limits (`reached`),
-    it is enough that the first one lacking is at a limit: an infinity, or an exponential that is zero.
+    it is enough that the first one lacking is at a limit: an infinity, or an exponential that is zero. A run that has
+    infinities or NaN in a result where the earlier one's is finite goes to a limit, and leaves none.
     """
+    if _spoilt(before, after, theirs, ours):
+        return False
     have: dict[tuple[int, ...], list[list[Value]]] = {}
     for one in after.instructions():
         if one.shape.is_array and (values := ours.of(one)):
@@ -206,6 +209,21 @@ def leaves_a_limit(before: HloModule, after: HloModule, theirs: Seen, ours: Seen
             if limit and rounds and any(_alike_where_finite(arrays, other) for other in others):
                 return True
             first = False
+    return False
+
+
+def _spoilt(before: HloModule, after: HloModule, theirs: Seen, ours: Seen) -> bool:
+    """Whether some element of a result is finite in the earlier run and is not in the later one."""
+    roots = [
+        list(root.operands) if root.opcode == "tuple" else [root] for root in (before.entry.root, after.entry.root)
+    ]
+    for old, new in zip(roots[0], roots[1], strict=False):
+        for one, other in zip(theirs.of(old), ours.of(new), strict=False):
+            if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and one.shape == other.shape):
+                continue
+            both = _is_inexact(one) and _is_inexact(other)
+            if both and (np.isfinite(_wide(one)) & ~np.isfinite(_wide(other))).any():
+                return True
     return False
 
 

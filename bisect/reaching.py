@@ -104,6 +104,10 @@ VARIANTS: tuple[tuple[str, Change], ...] = (
 )
 """Other inputs where the usual ones leave it open, with what is said of them."""
 
+TURNED: tuple[tuple[str, Change], ...] = (VARIANTS[1], VARIANTS[3])
+"""Those with integers and predicates turned round, where nothing differs. The last, with
+which an exponential that nothing bounds overflows, is for types whose exponents have eight bits."""
+
 
 def varied(one: Array, change: Change, turned: bool) -> Array:
     """An input whose floating-point values are changed; where `turned`, integers of another sign and other preds."""
@@ -162,6 +166,12 @@ def ordinary(one: Array, source: np.random.Generator) -> Array:
     size = np.abs(wide)
     plain = np.isfinite(wide) & (size < 1e4) & ((size > 1e-4) | (size == 0))
     return np.where(plain, wide, source.standard_normal(one.shape)).astype(one.dtype)
+
+
+def has_short_exponents(module: HloModule) -> bool:
+    """Whether some value is of a type in which moderate numbers overflow: f16, or one of eight bits and fewer."""
+    leaves = (leaf for one in module.instructions() for _, leaf in one.shape.leaves())
+    return any(leaf.type.name == "f16" or leaf.type.name.startswith(("f8", "f4")) for leaf in leaves)
 
 
 def is_float(array: Array) -> bool:

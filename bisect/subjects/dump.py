@@ -24,7 +24,7 @@ from hloscope.bisect.putback import (
     align,
     lay_open,
 )
-from hloscope.bisect.reaching import VARIANTS, Reaching, is_float, ordinary, varied
+from hloscope.bisect.reaching import TURNED, VARIANTS, Reaching, has_short_exponents, is_float, ordinary, varied
 from hloscope.bisect.result import Answer, Culprit, Probe
 from hloscope.bisect.safety import Unsafe
 from hloscope.bisect.search import NoFault, Outcome, Step, first_wrong
@@ -83,13 +83,15 @@ class DumpSearch:
             variants, turned = VARIANTS, False
         elif answer.verdict == "no-difference" or search.by_text:
             # Nor do the same inputs go into every branch, or meet in every comparison.
-            variants, turned = VARIANTS[1:2], True
+            variants, turned = TURNED, True
         else:
             return answer
         with TemporaryDirectory(prefix="hloscope-bisect-") as folder:
             judge = judge_of(self, Path(folder))
         module = load_module(self.run_.stage_text(0))
         quick = not turned or len(self.run_) * _elements(module) > MOST_AGAIN
+        if turned and has_short_exponents(module):
+            variants = variants[:-1]
         tried: list[Sequence[Array]] = []
         for said, change in variants:
             tried.append([varied(one, change, turned) for one in judge.inputs])

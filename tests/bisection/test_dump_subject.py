@@ -317,6 +317,59 @@ def test_inputs_are_looked_for_that_reach_the_fault(tmp_path: Path) -> None:
     assert "%below (true)" in answer["evidence"][-1], answer
 
 
+SHIFTED = """HloModule m
+
+%most (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %m = f32[] maximum(%x, %y)
+}
+
+%sum (x.1: f32[], y.1: f32[]) -> f32[] {
+  %x.1 = f32[] parameter(0)
+  %y.1 = f32[] parameter(1)
+  ROOT %s = f32[] add(%x.1, %y.1)
+}
+
+ENTRY %main (a: f32[4,6]) -> f32[4,6] {
+  %a = f32[4,6] parameter(0)
+  %rest = f32[] constant(-1e9)
+  %fill = f32[4,6] broadcast(%rest), dimensions={}
+  %i = s32[4,6] iota(), iota_dimension=0
+  %j = s32[4,6] iota(), iota_dimension=1
+  %seen = pred[4,6] compare(%j, %i), direction=LE
+  %masked = f32[4,6] select(%seen, %a, %fill)
+  %low = f32[] constant(-inf)
+  %top = f32[4] reduce(%masked, %low), dimensions={1}, to_apply=%most
+  %tops = f32[4,6] broadcast(%top), dimensions={0}
+  %gap = f32[4,6] subtract(%masked, %tops)
+  %e = f32[4,6] exponential(%gap)
+  %zero = f32[] constant(0)
+  %total = f32[4] reduce(%e, %zero), dimensions={1}, to_apply=%sum
+  %totals = f32[4,6] broadcast(%total), dimensions={0}
+  ROOT %r = f32[4,6] divide(%e, %totals)
+}
+"""
+"""A softmax of what a mask leaves: the same for every shift, as long as nothing overflows."""
+
+
+def test_a_softmax_that_shifts_otherwise_is_seen_where_it_overflows(tmp_path: Path) -> None:
+    text = "%near = f32[4,6] add(%masked, %tops)"
+    (tmp_path / "module_0001.m.before_optimizations.txt").write_text(SHIFTED)
+    last = tmp_path / "module_0001.m.0001.simplification.after_algsimp.before_dce.txt"
+    last.write_text(SHIFTED.replace("%gap = f32[4,6] subtract(%masked, %tops)", text).replace("%gap", "%near"))
+    code, answer = bisect(tmp_path)
+    assert (code, answer["verdict"]) == (1, "wrong-stage"), answer
+    assert answer["culprits"][0]["stage"] == 1 and "inputs 256 times as large" in answer["evidence"][0]
+    # a shift by other values than the greatest is as good where it bounds the exponential
+    shifted = "%more = f32[4,6] add(%tops, %ones)\n  %near = f32[4,6] subtract(%masked, %more)"
+    ones = "%one = f32[] constant(1)\n  %ones = f32[4,6] broadcast(%one), dimensions={}"
+    last.write_text(
+        SHIFTED.replace("%gap = f32[4,6] subtract(%masked, %tops)", f"{ones}\n  {shifted}").replace("%gap", "%near")
+    )
+    assert bisect(tmp_path)[1]["verdict"] in ("no-difference", "allowed-change")
+
+
 FINITE = """HloModule m
 
 ENTRY %main (a: f32[8], p: pred[8]) -> (f32[8], f32[8]) {

@@ -81,7 +81,8 @@ def command(
     settings = _flags(flags, disable_passes, enable_passes_only, dump_to)
     if as_json and output == "-":
         raise UsageError("--json and -o - both write to standard output")
-    check_outputs(force, ledger=ledger, files=[None if output == "-" else output], folder=dump_to, inputs=[path, *plugin])
+    written = None if output == "-" else output
+    check_outputs(force, ledger=ledger, files=[written], folder=dump_to, inputs=[path, *plugin])
     module = _load(path)
     changed, ctx = _run(
         module, chosen, registry, settings, fuel=fuel, target=target, ledger=ledger, dump_to=dump_to, force=force,

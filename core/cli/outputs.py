@@ -3,8 +3,7 @@
     check_outputs(force, ledger=ledger, files=[output], inputs=[path, *plugin])
 
 Without ``--force`` nothing that exists is replaced. With it, still: not what the command itself reads, not one file for
-two outputs, not a file that is no ledger by a ledger, and not a ledger by anything else. Devices and pipes are written
-into, not replaced, and are nobody's loss.
+two outputs, and no file that was not named. Devices and pipes are written into, not replaced, and are nobody's loss.
 """
 
 from __future__ import annotations
@@ -38,15 +37,13 @@ def check_outputs(
                 raise UsageError("is what the command reads; its output needs another name", path=output)
         if any(_is_one_file(output, other) for other in (*written[:at], *_named([folder]))):
             raise UsageError("is asked for as two outputs; each needs a name of its own", path=output)
-    for given in read if folder is not None and force else ():
-        if _is_one_file(folder, given) or _is_of_dump(given, folder):
+    for given in read:
+        if folder is not None and force and (_is_one_file(folder, given) or _is_of_dump(given, folder)):
             raise UsageError("is what the command reads; the dump needs another folder", path=given)
     if ledger is not None:
-        _refuse_replacing(ledger, "is not a ledger; a ledger does not replace it")
-        _refuse_replacing(_partial(ledger), "is not a ledger; the new one would stand there until it is whole")
-    for output in _named(files):
-        if _is_filled_file(output) and _is_ledger(output):
-            raise UsageError("is a ledger; it is replaced only by another", path=output)
+        beside = _partial(ledger)
+        if _is_filled_file(beside) and not _is_ledger(beside):
+            raise UsageError("is not a ledger; the new one would stand there until it is whole", path=beside)
 
 
 def refuse_existing(output: str, force: bool) -> None:
@@ -76,12 +73,8 @@ def _is_one_file(one: str, other: str) -> bool:
 
 def _is_of_dump(path: str, folder: str) -> bool:
     """Whether a file has a name that a dump written into the folder could need."""
-    return _is_one_file(os.path.dirname(os.path.realpath(path)), folder) and os.path.basename(path).startswith("module_")
-
-
-def _refuse_replacing(path: str, message: str) -> None:
-    if _is_filled_file(path) and not _is_ledger(path):
-        raise UsageError(message, path=path)
+    beside = os.path.dirname(os.path.realpath(path))
+    return _is_one_file(beside, folder) and os.path.basename(path).startswith("module_")
 
 
 def _is_filled_file(path: str) -> bool:

@@ -85,8 +85,9 @@ def command(
         if not single:
             raise UsageError("capture needs -o RUN.ledger")
         output = f"{command_line[0].rpartition(':')[2]}.ledger"
-    read = command_line[0].rpartition(":")[0] if single else None
-    check_outputs(force, ledger=output, folder=dump_to, inputs=[read])
+    # A word of the command that is a file is the program or what it reads.
+    read = [command_line[0].rpartition(":")[0]] if single else [word for word in command_line if os.path.isfile(word)]
+    check_outputs(force, ledger=output, folder=dump_to, inputs=read)
     code = 0
     notes: tuple[str, ...]
     with progress("importing stages") as report:

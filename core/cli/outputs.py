@@ -37,9 +37,10 @@ def check_outputs(
                 raise UsageError("is what the command reads; its output needs another name", path=output)
         if any(_is_one_file(output, other) for other in (*written[:at], *_named([folder]))):
             raise UsageError("is asked for as two outputs; each needs a name of its own", path=output)
-    for given in read:
-        if folder is not None and force and (_is_one_file(folder, given) or _is_of_dump(given, folder)):
-            raise UsageError("is what the command reads; the dump needs another folder", path=given)
+    if folder is not None and force:
+        for given in read:
+            if _is_one_file(folder, given) or _is_of_dump(given, folder):
+                raise UsageError("is what the command reads; the dump needs another folder", path=given)
     if ledger is not None:
         beside = _partial(ledger)
         if _is_filled_file(beside) and not _is_ledger(beside):

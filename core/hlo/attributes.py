@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hloscope.core.errors import ParseError
+from hloscope.core.hlo.replica_groups import parse_replica_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -267,35 +267,6 @@ def parse_pairs(text: str) -> tuple[tuple[int, ...], ...]:
 def format_pairs(value: Any) -> str:
     """A tuple of tuples as ``{{0,1},{2,3}}``."""
     return "{" + ",".join(format_ints(v) for v in value) + "}"
-
-
-_IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?$")
-
-
-def parse_replica_groups(text: str) -> tuple[tuple[int, ...], ...]:
-    """Replica groups as lists of ids, from ``{{0,1},{2,3}}`` or the iota form ``[2,4]<=[4,2]T(1,0)``.
-
-    An empty list means one group of everybody. Raises UnsupportedError for a form given by mesh axes.
-    """
-    body = text.strip()
-    if body.startswith("{"):
-        return parse_pairs(body)
-    found = _IOTA.match(body.replace(" ", ""))
-    if found is None:
-        if "mesh" not in body:
-            raise ParseError(f"expected replica groups, got {text[:40]!r}")
-        from hloscope.core.errors import UnsupportedError
-
-        raise UnsupportedError(f"replica groups of the form {text[:40]!r}")
-    import numpy
-
-    groups, sizes = ([int(p) for p in found[i].split(",")] for i in (1, 2))
-    if len(groups) != 2 or groups[0] * groups[1] != prod(sizes):
-        raise ParseError(f"replica groups are an iota of two dimensions that it fills, not {text[:40]!r}")
-    ids = numpy.arange(int(numpy.prod(sizes))).reshape(sizes)
-    if found[3]:
-        ids = ids.transpose([int(p) for p in found[3].split(",")])
-    return tuple(tuple(int(v) for v in row) for row in ids.reshape(groups[0], -1))
 
 
 def parse_window(text: str) -> Window:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
 from hloscope.core.errors import HloscopeError, InternalError
-from hloscope.core.hlo.attributes import CALLED, CONTROL, parse_replica_groups, quote
+from hloscope.core.hlo.attributes import CALLED, CONTROL, quote
 from hloscope.core.hlo.instruction import HloInstruction
+from hloscope.core.hlo.replica_groups import parse_replica_groups
 from hloscope.core.hlo.shape import Shape
 from hloscope.core.text.async_sugar import expandable
 from hloscope.core.text.attribute_printer import ASYNC, AttributeWriter, constant_text, few_constants_text

@@ -7,13 +7,9 @@ backend config as indented JSON. What cannot be decoded has no words, never wron
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
-from math import prod
 from types import MappingProxyType
 from typing import Any
-
-import numpy as np
 
 from hloscope.core.errors import HloscopeError
 from hloscope.core.hlo.attributes import (
@@ -24,10 +20,10 @@ from hloscope.core.hlo.attributes import (
     parse_dim_labels,
     parse_padding,
     parse_pairs,
-    parse_replica_groups,
     parse_window,
     split_top,
 )
+from hloscope.core.hlo.replica_groups import parse_replica_groups
 from hloscope.core.runtime.evaluator.sharding import parse_sharding
 
 _GROUPS = 16
@@ -35,10 +31,6 @@ _IN_GROUP = 32
 _GRID = 256
 """Devices of a sharding that is drawn."""
 _JSON_CHARACTERS = 6_000
-_MOST_DEVICES = 1 << 16
-_MESH = re.compile(r"\s*@?mesh\[([^\[\]]*)\]\s*\{([^{}]*)\}\s*")
-_MESH_AXIS = re.compile(r"'([^']*)'=(\d+)")
-_QUOTED = re.compile(r"'([^']*)'")
 
 
 def attribute_words(key: str, text: str) -> str | None:
@@ -52,29 +44,8 @@ def attribute_words(key: str, text: str) -> str | None:
         return None
 
 
-def _mesh_groups(text: str) -> tuple[tuple[int, ...], ...] | None:
-    """Groups given by axes of a mesh whose devices are counted in order: ``mesh['a'=2,'b'=4] {'a'}``; None for other
-    forms."""
-    found = _MESH.fullmatch(text)
-    if found is None:
-        return None
-    axes = [(name, int(size)) for name, size in _MESH_AXIS.findall(found[1])]
-    names = [name for name, _ in axes]
-    wanted = _QUOTED.findall(found[2])
-    if not axes or any(name not in names for name in wanted) or re.sub(r"'[^']*'|[,\s]", "", found[2]):
-        return None
-    sizes = [size for _, size in axes]
-    if prod(sizes) > _MOST_DEVICES:
-        return None
-    inside = [names.index(name) for name in wanted]
-    order = [dim for dim in range(len(axes)) if dim not in inside] + inside
-    members = prod(sizes[dim] for dim in inside)
-    ids = np.arange(prod(sizes)).reshape(sizes).transpose(order).reshape(-1, members)
-    return tuple(tuple(int(one) for one in row) for row in ids)
-
-
 def _replica_groups(text: str) -> str:
-    groups = _mesh_groups(text) or parse_replica_groups(text)
+    groups = parse_replica_groups(text)
     if not groups:
         return "one group of all devices"
     sizes = sorted({len(group) for group in groups})

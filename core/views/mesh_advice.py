@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hloscope.core.errors import HloscopeError
-from hloscope.core.hlo.attributes import parse_pairs, parse_replica_groups
+from hloscope.core.hlo.attributes import parse_pairs
 from hloscope.core.hlo.opcodes import OPCODES
+from hloscope.core.hlo.replica_groups import parse_replica_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

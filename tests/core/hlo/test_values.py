@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hloscope.core.errors import ParseError, UnsupportedError
-from hloscope.core.hlo.attributes import ATTRIBUTES, parse_replica_groups, quote, unquote
+from hloscope.core.hlo.attributes import ATTRIBUTES, quote, unquote
 from hloscope.core.hlo.element_types import ELEMENT_TYPES, from_dtype
 from hloscope.core.hlo.layout import Layout
 from hloscope.core.hlo.literal import Literal, parse_literal
 from hloscope.core.hlo.names import NameUniquer
 from hloscope.core.hlo.opcodes import OPCODES
+from hloscope.core.hlo.replica_groups import parse_replica_groups
 from hloscope.core.hlo.shape import Shape
 
 SHAPES = [
@@ -168,8 +169,11 @@ def test_replica_groups_in_all_forms() -> None:
     assert parse_replica_groups("[2,4]<=[8]") == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert parse_replica_groups("[4,2]<=[2,4]T(1,0)") == ((0, 4), (1, 5), (2, 6), (3, 7))
     assert parse_replica_groups("{}") == ()
+    assert parse_replica_groups("mesh['a'=2,'b'=2] {'b'}") == ((0, 1), (2, 3))
+    assert parse_replica_groups("mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}") == ((0, 2), (1, 3))
+    assert parse_replica_groups("mesh['a'=2,'b'=2], device_ids=(3,1,2,0) {'a'}") == ((3, 2), (1, 0))
     with pytest.raises(UnsupportedError):
-        parse_replica_groups("mesh['a'=2] {'a'}")
+        parse_replica_groups("maximal_mesh[device_id=1] {}")
 
 
 @given(st.lists(st.sampled_from(["add", "add.1", "add.2", "fusion", "f32", "__x", "a b", "1x"]), max_size=30))

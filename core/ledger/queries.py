@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from hloscope.core.errors import LedgerError
 from hloscope.core.ledger.batches import unpack_batches
@@ -281,10 +281,13 @@ class LedgerReader:
             ).fetchone()
         if found is None:
             return None
-        own, block, start, size = found
-        if own is None and block is None:
+        own, block, start, size = cast("tuple[bytes | None, bytes | None, int, int]", found)
+        if own is not None:
+            text = unpack(own)
+        elif block is not None:
+            text = self._block(block)[start : start + size]
+        else:
             raise LedgerError("the ledger is damaged (a report is missing)", path=self.path)
-        text = unpack(own) if block is None else self._block(block)[start : start + size]
         return text.decode("utf-8", "replace")
 
     def _block(self, data: bytes) -> bytes:

@@ -149,6 +149,8 @@ class _Walker:
     """Number of a load -> at which steps its value matters."""
     called: Frame | None = None
     """The function that was walked last."""
+    cases: list[Frame] = field(default_factory=list[Frame])
+    """Those of the branch that was walked last."""
 
     @property
     def counted(self) -> list[int]:
@@ -199,6 +201,11 @@ class _Walker:
                 spread = uniform.get(equation.inputs[0])
             if equation.primitive in INLINED and self.called is not None:
                 frame.called[number] = self.called
+            elif equation.primitive == "cond":
+                frame.branches[number] = self.cases
+                if operands[0] is not None:
+                    last = len(self.cases) - 1
+                    frame.predicates[number] = np.clip(np.asarray(operands[0]).astype(np.int64), 0, last)
             elif equation.primitive in READS and len(self.accesses) > before:
                 frame.loads[number] = before
             elif equation.primitive == "select_n" and spread is not None:
@@ -256,12 +263,16 @@ class _Walker:
         branches = cast("Sequence[Jaxpr]", equation.params["branches"])
         which = operands[0]
         each: list[list[Any]] = []
+        cases: list[Frame] = []
         for number, branch in enumerate(branches):
             taken: Array | None = None
             if which is not None and active is not None:
                 index = np.clip(np.asarray(which).astype(np.int64), 0, len(branches) - 1)
                 taken = active & np.broadcast_to(index == number, active.shape)
             each.append(self.walk(branch, operands[1:], taken, loops, place))
+            assert self.called is not None
+            cases.append(self.called)
+        self.cases = cases
         results: list[Any] = []
         for column in zip(*each, strict=True):
             if which is None or any(one is None or isinstance(one, RefId) for one in column):

@@ -42,11 +42,14 @@ class Frame:
 
     jaxpr: Jaxpr
     predicates: dict[int, Array] = field(default_factory=dict[int, Array])
-    """Equation that is a select -> the number of the case that it takes, one a row or one for all; known ones only."""
+    """Equation that is a select or a branch -> the number of the case that it takes, one a row or one for all; known
+    ones only."""
     loads: dict[int, int] = field(default_factory=dict[int, int])
     """Equation that is a load -> number of its access."""
     called: dict[int, Frame] = field(default_factory=dict[int, "Frame"])
     """Equation that only calls a function -> that function's."""
+    branches: dict[int, list[Frame]] = field(default_factory=dict[int, "list[Frame]"])
+    """Equation that is a branch -> those of its cases."""
 
 
 def loads_needed(frame: Frame) -> dict[int, Demand]:
@@ -56,8 +59,8 @@ def loads_needed(frame: Frame) -> dict[int, Demand]:
     return found
 
 
-def _backward(frame: Frame, results: list[Demand], found: dict[int, Demand]) -> list[Demand]:
-    """What is wanted of a function's inputs, given what is wanted of its results."""
+def _backward(frame: Frame, results: list[Demand], found: dict[int, Demand], unused: Demand = ALWAYS) -> list[Demand]:
+    """What is wanted of a function's inputs, given what is wanted of its results; of one that it ignores `unused`."""
     jaxpr = frame.jaxpr
     wanted: dict[int, Demand] = {}
 
@@ -84,19 +87,32 @@ def _backward(frame: Frame, results: list[Demand], found: dict[int, Demand]) -> 
             want(equation.inputs[0], total)
             which = frame.predicates.get(number)
             for case, atom in enumerate(equation.inputs[1:]):
-                if which is None:
-                    want(atom, (_FALSE, total[1]))
-                else:
-                    taken = np.asarray(which == case)
-                    want(atom, (total[0] & taken, total[1] & taken))
+                want(atom, _taken(total, which, case))
+        elif number in frame.branches:
+            want(equation.inputs[0], ALWAYS)  # a case may do more than give a result
+            which = frame.predicates.get(number)
+            inputs = [NEVER] * (len(equation.inputs) - 1)
+            for case, branch in enumerate(frame.branches[number]):
+                inner = _backward(branch, outs, {}, NEVER)
+                inputs = [_either(a, _taken(b, which, case)) for a, b in zip(inputs, inner, strict=True)]
+            for atom, demand in zip(equation.inputs[1:], inputs, strict=True):
+                want(atom, demand)
         else:
             for atom in equation.inputs:
                 want(atom, total if equation.primitive in COMPUTES else ALWAYS)
-    return [_of(wanted, one) for one in jaxpr.inputs]
+    return [_of(wanted, one, unused) for one in jaxpr.inputs]
 
 
-def _of(wanted: Mapping[int, Demand], variable: int | None) -> Demand:
-    return ALWAYS if variable is None else wanted.get(variable, ALWAYS)
+def _taken(demand: Demand, which: Array | None, case: int) -> Demand:
+    """What is wanted of one case, of which data decides whether it is taken where `which` is None."""
+    if which is None:
+        return _FALSE, demand[1]
+    taken = np.asarray(which == case)
+    return demand[0] & taken, demand[1] & taken
+
+
+def _of(wanted: Mapping[int, Demand], variable: int | None, unused: Demand = ALWAYS) -> Demand:
+    return ALWAYS if variable is None else wanted.get(variable, unused)
 
 
 def _either(a: Demand, b: Demand) -> Demand:

@@ -137,7 +137,7 @@ def _show(report: Any, all_steps: bool) -> None:
     counts = {word: sum(one.severity == word for one in report.findings) for word in ("error", "warning")}
     undecided = sum(one.code == "unsupported" for one in report.findings)
     click.echo(
-        f"{sum(call.turn == 1 for call in report.calls)} calls, {counts['error']} errors, {counts['warning']} warnings"
+        f"{sum(call.turn == 1 and not call.device for call in report.calls)} calls, {counts['error']} errors, {counts['warning']} warnings"
         + (f", {undecided} not decided" if undecided else "")
     )
     turns: dict[Any, int] = {}
@@ -166,6 +166,7 @@ def _call_line(call: Any) -> str:
     backend = f", {call.backend}" if call.backend else ""
     whose = f", in {call.function}" if call.traced and call.function else ""
     turn = f", run {call.turn}" if call.turn > 1 else ""
+    turn += f", device {call.device}" if call.device is not None else ""
     return f"{call.file}:{call.line}: {call.name}: grid {grid}{steps}{backend}{whose}{turn}"
 
 

@@ -105,6 +105,8 @@ class CallReport:
     """Column behind the call, or behind the last character of its first line."""
     turn: int = 1
     """Which run of the call it shows, where its blocks are known by running alone."""
+    device: int | None = None
+    """The device whose run it shows, where devices have other blocks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +120,8 @@ class Ran:
     operands: tuple[Array | None, ...]
     """Grid bounds and scalar prefetch operands."""
     finished: bool
+    device: int | None = None
+    """The device, where devices were given other values."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -270,13 +274,14 @@ def _by_run(report: PallasReport, traced: Trace, looked: _Looked, chip: Chip | N
     inputs = [None] * call.slots.inputs
     for one in ran[:MOST_RUNS_SHOWN]:
         again = _looked(traced, looked.program, call, chip, [*one.operands, *inputs], one.turn)
-        report.calls.append(again.report)
+        report.calls.append(replace(again.report, device=one.device))
         for finding in again.findings:
             key = (finding.code, finding.file, finding.line, finding.column, finding.origin)
             if (*key, finding.message) in told or (key in told and finding.code != "unsupported"):
                 continue
             told |= {key, (*key, finding.message)}
             where = f"in run {one.turn} of the call: " if one.turn > 1 else ""
+            where += f"on device {one.device}: " if one.device is not None else ""
             said = replace(finding, message=where + finding.message)
             report.findings.append(_checked(said) if one.finished else said)
     if len(ran) > MOST_RUNS_SHOWN:

@@ -145,8 +145,12 @@ class _Session:
         slots = call.slots
         each = [tuple(np.asarray(one) for one in given[: slots.dynamic + slots.prefetch]) for given in operands]
         given = each[0]
+        turn = self.turns[call.number]
         if all(np.array_equal(a, b) for other in each[1:] for a, b in zip(given, other, strict=True)):
-            self.ran.append(Ran(call.number, self.function, self.turns[call.number], given, outputs is not None))
+            self.ran.append(Ran(call.number, self.function, turn, given, outputs is not None))
+        else:
+            for device, own in enumerate(each):
+                self.ran.append(Ran(call.number, self.function, turn, own, outputs is not None, device))
         endless = [one for one in self.findings[told:] if one.code in ("livelock", "deadlock")]
         if self.endless is not None and not endless:
             self.finding(call, self.endless)

@@ -26,7 +26,7 @@ from hloscope.core.pallas.interpret.session import (
     same_outputs,
 )
 from hloscope.core.pallas.interpret.tpu import run_tpu
-from hloscope.core.pallas.report import analyse_trace
+from hloscope.core.pallas.report import Ran, analyse_trace
 from hloscope.core.pallas.tracing import Trace, trace_file
 
 Look = Callable[[str], Any]
@@ -215,11 +215,18 @@ def test_devices_copy_to_each_other(tmp_path: Path) -> None:
     trace = trace_file(str(path), facts=False)
     # what another device writes counts as written
     assert [one.code for one in analyse_trace(trace).findings if one.severity != "information"] == []
-    found, rungs = interpret_trace(trace, runs=4)
+    ran: list[Ran] = []
+    found, rungs = interpret_trace(trace, runs=4, ran=ran)
     assert [(rung.call, rung.name, rung.outcome) for rung in rungs] == [
         ("waits", "tpu", "done"), ("reads_early", "tpu", "fault"), ("overtaken", "tpu", "fault"),
-        ("past_the_last", "tpu", "fault"),
+        ("past_the_last", "tpu", "fault"), ("gathered", "tpu", "fault"),
     ]  # fmt: skip
+    # what a call's blocks depend on differs from device to device
+    report = analyse_trace(trace, None, ran)
+    blocks = [(one.device, one.operands[0]["blocks"]) for one in report.calls if one.name == "gathered"]
+    assert blocks == [(0, 1), (1, 2), (2, 2), (3, 1)]
+    (outside,) = [one for one in report.findings if one.code == "index-map-out-of-range"]
+    assert outside.message.startswith("on device 3: at grid point (0,) the index map of input x reads block 7 of 2")
     race = next(one for one in found if one.code == "race" and one.call == "reads_early")
     assert race.call == "reads_early" and "inbox[...]" in EXCHANGE.splitlines()[race.line - 1]
     assert race.file == str(kernel)
@@ -234,7 +241,7 @@ def test_devices_copy_to_each_other(tmp_path: Path) -> None:
         True
     }
     faulty = {one.call for one in found if one.severity in ("error", "warning")}
-    assert faulty == {"reads_early", "overtaken", "past_the_last"}
+    assert faulty == {"reads_early", "overtaken", "past_the_last", "gathered"}
     program = trace.programs[0]
     assert program.jaxpr is not None
     (values,) = make_arguments(program)
@@ -306,6 +313,18 @@ def one_semaphore(x=VALUES, kernel=overtaken):
     return jax.shard_map(call, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)(x)
 
 def nobody_there(x=VALUES): return one_semaphore(x, past_the_last)
+
+def of_each(rows, x):
+    def gathered(rows, x, o):
+        o[...] = x[...]
+    grid = pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, grid=(2,),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, rows: (rows[i], 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, rows: (i, 0)))
+    return pl.pallas_call(gathered, grid_spec=grid, out_shape=jax.ShapeDtypeStruct((16, 128), jnp.float32))(rows, x)
+
+def gathered(rows=jnp.array([0, 0, 0, 1, 1, 0, 7, 7], jnp.int32), x=jnp.ones((64, 128), jnp.float32)):
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.shard_map(of_each, mesh=mesh, in_specs=(P("x"), P("x")), out_specs=P("x"), check_vma=False)(rows, x)
 """
 
 

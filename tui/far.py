@@ -55,16 +55,18 @@ def call(
     *args: Any,
     cancelled: Cancelled | None = None,
     progress: Progress | None = None,
+    aside: bool = False,
     **kwargs: Any,
 ) -> T:
     """What `function` returns: by the reader of the first `FarRun` among its arguments, else here and now.
 
     The function must be one of a module's own, or a method by its class; `cancelled` and `progress` are passed on where
-    given. Raises what it raises, and CancelledError.
+    given. With `aside` it makes way for other questions whenever it asks whether it was cancelled, which it must not do
+    while it holds what they may need. Raises what it raises, and CancelledError.
     """
     run = next((one for one in args if isinstance(one, FarRun)), None)
     if run is not None:
-        return run.call(function, *args, cancelled=cancelled, progress=progress, **kwargs)
+        return run.call(function, *args, cancelled=cancelled, progress=progress, aside=aside, **kwargs)
     more = {"cancelled": cancelled, "progress": progress}
     return function(*args, **kwargs, **{key: value for key, value in more.items() if value is not None})
 
@@ -110,7 +112,9 @@ class _Link:
         with self._sending, suppress(OSError):
             self._connection.send(message)
 
-    def ask(self, data: bytes, cancelled: Cancelled | None, progress: Progress | None) -> tuple[str, bytes]:
+    def ask(
+        self, data: bytes, cancelled: Cancelled | None, progress: Progress | None, *, aside: bool
+    ) -> tuple[str, bytes]:
         """Kind and data of an answer. Raises CancelledError, and UnsupportedError where the reader died."""
         waiting = _Waiting(progress)
         with self._sending:
@@ -118,7 +122,7 @@ class _Link:
             number = self._numbers
             self._waiting[number] = waiting
             with suppress(OSError):
-                self._connection.send(("do", number, cancelled is not None, progress is not None, data))
+                self._connection.send(("do", number, cancelled is not None, progress is not None, aside, data))
         while not waiting.answered.wait(_LOOK_SECONDS):
             if cancelled is not None and cancelled():
                 self._waiting.pop(number, None)
@@ -259,12 +263,13 @@ class FarRun(Run):
         *args: Any,
         cancelled: Cancelled | None = None,
         progress: Progress | None = None,
+        aside: bool = False,
         **kwargs: Any,
     ) -> T:
         """See the module's `call`."""
         data = io.BytesIO()
         _Pickler(data, pickle.HIGHEST_PROTOCOL).dump((function, args, kwargs))
-        kind, answer = self._desk.link().ask(data.getvalue(), cancelled, progress)
+        kind, answer = self._desk.link().ask(data.getvalue(), cancelled, progress, aside=aside)
         if kind == "raised":
             raise cast("BaseException", pickle.loads(answer))
         return cast("T", pickle.loads(answer))
@@ -272,7 +277,7 @@ class FarRun(Run):
     # ---------------------------------------------------------------- what is asked there
     def timeline(self, *, cancelled: Cancelled | None = None, progress: Progress | None = None) -> list[PassRow]:
         if self._passes is None:
-            found = self.call(_timeline, self, cancelled=cancelled, progress=progress)
+            found = self.call(_timeline, self, cancelled=cancelled, progress=progress, aside=True)
             self._rows, self._passes, notes = found
             self.notes.extend(one for one in notes if one not in self.notes)
         return self._passes

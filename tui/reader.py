@@ -1,7 +1,8 @@
 """The process that reads, compares and analyses for the dashboard: the other end of `hloscope.tui.far`.
 
 Each request runs in a thread of its own on runs that stay open, so that a short question need not wait for a long
-answer. Requests are pickled calls ``(function, arguments)`` in which a run is named by what it was opened from.
+answer; reading that nobody asked for steps aside meanwhile. Requests are pickled calls ``(function, arguments)`` in
+which a run is named by what it was opened from.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ NICE = 5
 PROGRESS_SECONDS = 0.1
 """Time between two reports of progress."""
 
+_LOOK_SECONDS = 0.1
+"""How often work that waits looks whether it is still wanted."""
+
 Spec = tuple[str, str | None]
 """Path and module that a run was opened from."""
 
@@ -39,9 +43,12 @@ class Reader:
         self._opening = threading.RLock()
         self._sending = threading.Lock()
         self._stopped: set[int] = set()
+        self._turn = threading.Condition()
+        self._urgent = 0
+        """Questions that somebody waits for."""
 
     def serve(self) -> None:
-        """Take requests: ``("do", number, wants to stop, wants progress, call)``, ``("stop", number)``,
+        """Take requests: ``("do", number, wants to stop, wants progress, steps aside, call)``, ``("stop", number)``,
         ``("open", spec)``, ``("close", spec)``."""
         while True:
             try:
@@ -75,7 +82,22 @@ class Reader:
         except Exception:  # whoever asks for it is told
             return
 
-    def _do(self, number: int, stoppable: bool, watched: bool, call: bytes) -> None:
+    def _give_way(self, number: int) -> bool:
+        """Wait while a question is being answered; whether what waits is no longer wanted.
+
+        Asked where nothing is held that an answer may need.
+        """
+        with self._turn:
+            while self._urgent and number not in self._stopped:
+                self._turn.wait(_LOOK_SECONDS)
+        return number in self._stopped
+
+    def _count_urgent(self, more: int) -> None:
+        with self._turn:
+            self._urgent += more
+            self._turn.notify_all()
+
+    def _do(self, number: int, stoppable: bool, watched: bool, aside: bool, call: bytes) -> None:
         last = 0.0
 
         def progress(done: int, total: int) -> None:
@@ -87,14 +109,17 @@ class Reader:
 
         more: dict[str, Callable[..., object]] = {}
         if stoppable:
-            more["cancelled"] = lambda: number in self._stopped
+            more["cancelled"] = lambda: self._give_way(number) if aside else number in self._stopped
         if watched:
             more["progress"] = progress
+        self._count_urgent(0 if aside else 1)
         try:
             function, args, kwargs = _Loader(self, call).load()
             answer = "done", pickle.dumps(function(*args, **kwargs, **more), pickle.HIGHEST_PROTOCOL)
         except BaseException as error:  # also what a library raises to end the process: the asker is told
             answer = "raised", _dumped(error)
+        finally:
+            self._count_urgent(0 if aside else -1)
         self._stopped.discard(number)
         self._send(number, *answer)
 

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
 from itertools import count
 from tempfile import TemporaryDirectory
+from threading import RLock
 
 from hloscope.core.dumps.directory import Dump, Module, open_dump
 from hloscope.core.dumps.filenames import FileKind
@@ -58,6 +59,11 @@ class DumpSource:
         facts = compile_facts(self._module)
         self.source = Source(path, self._module.name, facts.xla_build, facts.target, "dump")
         self._timeline: list[TimelineRow] | None = None
+        self._reading = RLock()
+        """Held while one row is read, by whoever reads on."""
+        self._unread: Iterator[TimelineRow] | None = None
+        """The rest of a timeline of which some rows were read; None before the first."""
+        self._read: list[TimelineRow] = []
         self._scratch: TemporaryDirectory[str] | None = None
 
     def modules(self) -> Sequence[ModuleRow]:
@@ -83,19 +89,35 @@ class DumpSource:
         return [_stage_row(row, known=False) for row in found]
 
     def rows(self, cancelled: Cancelled | None, progress: Progress | None) -> Sequence[StageRow]:
-        if self._timeline is None:
-            total = len(self.outline())
-            found: list[TimelineRow] = []
-            for row in timeline(self._module, runs=self._runs):
-                check(cancelled)
-                found.append(row)
-                if progress is not None:
-                    progress(len(found), total)
-            self._timeline = found
-            self.notes.extend(
-                f"{row.file}: {row.fault}" for row in found if row.fault is not None and row.file is not None
-            )
+        # Several may ask at once, and one may be cancelled: each reads on where the others are.
+        total = len(self.outline()) if self._timeline is None else 0
+        while self._timeline is None:
+            check(cancelled)
+            done = self._read_on()
+            if progress is not None:
+                progress(done, total)
         return [_stage_row(row, known=True) for row in self._timeline]
+
+    def _read_on(self) -> int:
+        """One more row, or the end of them; how many there are now."""
+        with self._reading:
+            if self._timeline is not None:
+                return len(self._timeline)
+            if self._unread is None:
+                self._unread = timeline(self._module, runs=self._runs)
+            try:
+                row = next(self._unread, None)
+            except BaseException:
+                self._unread, self._read = None, []
+                raise
+            if row is not None:
+                self._read.append(row)
+            else:
+                self._timeline = self._read
+                self.notes.extend(
+                    f"{row.file}: {row.fault}" for row in self._read if row.fault is not None and row.file is not None
+                )
+            return len(self._read)
 
     def data(self, snapshot: int) -> bytes:
         stage = self._module.stages[snapshot]

@@ -43,6 +43,13 @@ def count_slowly(run: Run, *, cancelled: Cancelled, progress: Progress) -> None:
     raise CancelledError("cancelled")
 
 
+def tell_when(run: Run) -> tuple[float, float]:
+    """When it began and ended; it takes a moment."""
+    begun = time.monotonic()
+    time.sleep(0.3)
+    return begun, time.monotonic()
+
+
 def test_answers_are_those_of_a_run_that_is_read_here(run: FarRun) -> None:
     with load(DUMP) as near:
         assert [row.pass_name for row in run.outline] == [row.pass_name for row in near.outline]
@@ -79,6 +86,31 @@ def test_a_question_ends_when_it_is_cancelled(run: FarRun) -> None:
     with pytest.raises(CancelledError):
         run.call(count_slowly, run, cancelled=stop.is_set, progress=progress)
     assert reports and reports[0][1] == len(run)
+
+
+def test_what_nobody_waits_for_steps_aside(run: FarRun) -> None:
+    reported: list[float] = []
+    stop, counting = threading.Event(), threading.Event()
+
+    def progress(done: int, total: int) -> None:
+        reported.append(time.monotonic())
+        counting.set()
+
+    def count() -> None:
+        with pytest.raises(CancelledError):
+            run.call(count_slowly, run, cancelled=stop.is_set, progress=progress, aside=True)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    assert counting.wait(30)
+    begun, ended = run.call(tell_when, run)
+    deadline = time.monotonic() + 30
+    while reported[-1] <= ended and time.monotonic() < deadline:
+        time.sleep(0.02)
+    stop.set()
+    thread.join(30)
+    # One report may have been on its way.
+    assert len([at for at in reported if begun + 0.1 < at < ended - 0.05]) == 0 and reported[-1] > ended
 
 
 def test_a_reader_that_dies_fails_one_question_only(run: FarRun) -> None:

@@ -168,7 +168,7 @@ letters before the findings go to their place; a works the slow ones out in a la
     def _after_copies(self, _: None) -> None:
         self._list()
         self.ask_core(
-            lambda work: call(bytes_written, self.run, cancelled=work.cancelled, progress=work.progress),
+            lambda work: call(bytes_written, self.run, cancelled=work.cancelled, progress=work.progress, aside=True),
             self._put_bytes,
             group="bytes",
             what="bytes of each stage",

@@ -297,14 +297,14 @@ class StagesScreen(RunScreen):
 
     def _find(self, pattern: str, stage: int, work: Work) -> list[Line]:
         """Instructions of the stage that match; where there is none, the last stage that has one."""
-        wanted = with_source_lines(self.run, stage, pattern)
+        wanted = call(with_source_lines, self.run, stage, pattern)
         found = place_lines(self.run.search(wanted, stage, limit=20_000, cancelled=work.cancelled), pattern)
         if len(found) > 1:
             return found
         for other in reversed(range(len(self.run.outline))):
             if work.cancelled():
                 break
-            wanted = with_source_lines(self.run, other, pattern)
+            wanted = call(with_source_lines, self.run, other, pattern)
             if next(self.run.search(wanted, other, limit=1, cancelled=work.cancelled), None) is not None:
                 text = f"Stage {other} is the last that has one: enter goes there."
                 return [*found, Line(text, "name", None, other, ((text, "name"),))]

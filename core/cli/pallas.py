@@ -136,8 +136,9 @@ def _show(report: Any, all_steps: bool) -> None:
             click.echo(f"    fix: {one.fix}")
     counts = {word: sum(one.severity == word for one in report.findings) for word in ("error", "warning")}
     undecided = sum(one.code == "unsupported" for one in report.findings)
+    made = sum(call.turn == 1 and not call.device for call in report.calls)
     click.echo(
-        f"{sum(call.turn == 1 and not call.device for call in report.calls)} calls, {counts['error']} errors, {counts['warning']} warnings"
+        f"{made} calls, {counts['error']} errors, {counts['warning']} warnings"
         + (f", {undecided} not decided" if undecided else "")
     )
     turns: dict[Any, int] = {}

@@ -14,6 +14,7 @@ from hloscope.core.dumps.facts import broken, unfinished
 from hloscope.core.errors import DumpError, UsageError
 from hloscope.core.views.config_keys import CONFIG
 from hloscope.core.views.data import InstructionChange, Source, StageDiff
+from hloscope.core.views.narrowed import lost_range, running_passes
 from hloscope.core.views.run import Run, diff_runs, label, load
 from hloscope.core.views.stages import module_name
 from hloscope.core.views.why import part_changes, without_metadata
@@ -91,11 +92,20 @@ def _require_whole(run: Run, *stages: int) -> None:
 
 
 def _of_its_steps(run: Run, stage: int) -> list[str]:
-    """Where a pass or a nested pipeline has rows of its steps before it, its row shows only what came after them."""
+    """Where a pass or a nested pipeline has rows of its steps before it, its row shows only what came after them; where
+    stages are lost it shows what others did, too."""
     rows = run.outline
     row, first = rows[stage], stage
+    started = running_passes(rows)
+    if stage in started:
+        return [f"what {started[stage]} did before the pipeline that it runs began"]
+    if (among := lost_range(run, stage)) is not None:
+        begin, _, end = among.partition(" … ")
+        return [f"the work of any pass from {begin} to {end}: a stage between is not there"]
     while first and rows[first - 1].pipeline == row.pass_name != row.pipeline:
         first -= 1
+    if first == stage:
+        first = max((at for at, name in started.items() if at < stage and name == row.pass_name), default=stage)
     if first in (0, stage):
         return []
     steps = f"row {first} is a step" if stage - first == 1 else f"rows {first} to {stage - 1} are steps"

@@ -26,11 +26,13 @@ def command(path: str, module: str | None, table: TableOptions) -> None:
     the one before; "unannounced" names the passes in which a change lies that none of them reported, or that were not
     dumped; that it was scheduled, that computations stand in another order, or that frontend_attributes of the header
     differ, is "changed" alone: the program stays the same. A snapshot that breaks off ("fault") says nothing: the row
-    after it is compared with the last whole one, and "unread" names the passes any of which may have made that change.
+    after it is compared with the last whole one, and "unread" names the passes any of which may have made that change;
+    so it does after numbered stages that are not there.
     "inside" names the pass that runs the pipeline whose start the row is: the change is what it did until then.
     """
     with opened(path, module) as run:
         said = len(run.notes)
+        say_notes([run.lost_note] if run.lost_note is not None else [])
         with progress("reading stages") as report:
             rows = run.timeline(progress=report)
         say_notes(run.notes[said:])
@@ -67,7 +69,7 @@ def _say_unannounced(rows: list[PassRow], pattern: str | None) -> None:
     for row in found:
         print(f"  {row.index:>4}  in {row.unannounced}")
     if blurred := [row for row in rows if row.unread is not None]:
-        print("\nChanges by any of several passes, as a text between was not readable:")
+        print("\nChanges by any of several passes, as a text between was not readable or is lost:")
         for row in blurred:
             print(f"  {row.index:>4}  in {row.unread}")
 

@@ -27,6 +27,7 @@ from hloscope.core.dumps.filenames import (
     split_kernel,
     target_of,
 )
+from hloscope.core.dumps.lost import lost_before, lost_note
 from hloscope.core.dumps.sources import Entry, FileSource, open_source
 from hloscope.core.errors import DumpError, HloscopeError, UnsupportedError, UsageError
 
@@ -181,6 +182,18 @@ class Module:
         groups = [files for files in groups if files[0].name.is_stage]
         ordered = _in_order(groups)
         return [Stage(index, tuple(files), self) for index, files in enumerate(ordered)]
+
+    @cached_property
+    def lost(self) -> dict[int, tuple[int, ...]]:
+        """Index of a stage → the numbers of the stages that ought to stand right before it and are not there."""
+        names = (stage.name for stage in self.stages)
+        return lost_before([None if name.step is None else (name.module_id, name.step) for name in names])
+
+    @property
+    def lost_note(self) -> str | None:
+        """What is said of the stages that are not there; None where there is none."""
+        numbers = [number for found in self.lost.values() for number in found]
+        return lost_note(numbers) if numbers else None
 
     @property
     def reports(self) -> list[DumpFile]:

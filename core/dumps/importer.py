@@ -151,6 +151,8 @@ class _Import:
             file_prefix=os.path.commonprefix([stage.path for stage in module.stages]) or None,
             info=self._info(module, facts),
         )
+        if module.lost_note is not None:
+            self.notes.append(f"{module.label}: {module.lost_note}")
         fusion_row: int | None = None
         last_row: TimelineRow | None = None
         self._every_change = every_change_dumped(module)

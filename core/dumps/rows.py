@@ -7,15 +7,16 @@ neighbouring snapshots, and a change that no pass announced gets the range of pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import islice
 
 from hloscope.core.dumps.directory import Module, Stage
 from hloscope.core.dumps.facts import broken, content_digest, count_instructions, same_program, told_by_both
 from hloscope.core.dumps.filenames import Point
 from hloscope.core.dumps.nesting import PIPELINE_START, running_pass
-from hloscope.core.dumps.options import compile_facts
+from hloscope.core.dumps.options import compile_facts, module_flags
 from hloscope.core.dumps.passlog import PassRun, sanitized
 from hloscope.core.errors import HloscopeError
 
@@ -32,7 +33,8 @@ class TimelineRow:
     """Whether the module differs from the row before; None where neither compiler nor snapshots say. A snapshot that
     breaks off says nothing, and the row after it is compared with the last whole one."""
     announced: bool | None
-    """Whether the dump names the pass that made the change; None for an unchanged row."""
+    """Whether the dump names the pass that made the change; None for an unchanged row, and where a stage before it is
+    lost that another pass announced a change by."""
     unannounced: str | None
     """``A … B``: the passes among which an unannounced change lies; None, too, where both hold the same program: it was
     scheduled, or the frontend's attributes of the header differ."""
@@ -50,6 +52,8 @@ class TimelineRow:
     """XLA's number of the run."""
     fault: str | None = None
     """What is wrong with the snapshot's text."""
+    lost: tuple[int, ...] = ()
+    """Numbers of the stages that are not there though they were dumped right before this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +160,15 @@ def timeline(
     last: StageReading | None = None
     unread = False  # whether the snapshot before was not readable: then its own file announced what is seen after it
     source = readings if readings is not None else read_stages(module)
-    for index, (run, reading) in enumerate(_merged(source, runs, stages)):
-        inside = reading is not None and running_pass(points, reading.stage.index) is not None
+    for index, (run, reading, told) in enumerate(_merged(source, runs, stages, module.lost)):
+        if reading is None:
+            assert run is not None
+            yield _row_of_run(index, run, last, _reported(run, told, every_change, module))
+            continue
+        inside = running_pass(points, reading.stage.index) is not None
         yield _row(index, run, reading, last, every_change, unread, inside)
-        if reading is not None:
-            unread = reading.fault is not None or not reading.digest
-        if reading is not None and reading.digest and (reading.fault is None or last is None):
+        unread = reading.fault is not None or not reading.digest
+        if reading.digest and (reading.fault is None or last is None):
             last = reading
 
 
@@ -172,25 +179,44 @@ def every_change_dumped(module: Module) -> bool:
     return _starts_dumped(module.stages) if every_change is None else every_change
 
 
+class _Told(Enum):
+    """What the files tell of a run that has none here."""
+
+    NOTHING_DUMPED = "it wrote none: where every change was dumped, it made none"
+    DUMPED = "its own is lost"
+    UNKNOWN = "one is lost, and it may be its"
+
+
+def _reported(run: PassRun, told: _Told, every_change: bool, module: Module) -> bool | None:
+    """Whether a run without a snapshot said that it changed the module."""
+    if run.changed is not None:
+        return run.changed
+    if told is _Told.DUMPED:
+        # With this very pattern nothing is written after a pass that changed nothing.
+        return True if module_flags(module).get("xla_dump_hlo_pass_re") == ".*" else None
+    return False if every_change and told is _Told.NOTHING_DUMPED else None
+
+
+def _row_of_run(index: int, run: PassRun, last: StageReading | None, changed: bool | None) -> TimelineRow:
+    count = last.instructions if last is not None else 0
+    return TimelineRow(
+        index, sanitized(run.pipeline), sanitized(run.name), None, changed, True if changed else None, None, count,
+        count, run.start_us, run.ns, None, None, last.stage.index if last is not None else None, run.pass_id,
+    )  # fmt: skip
+
+
 def _row(
     index: int,
     run: PassRun | None,
-    reading: StageReading | None,
+    reading: StageReading,
     last: StageReading | None,
     every_change: bool,
     after_unread: bool,
     inside: bool,
 ) -> TimelineRow:
     """`inside` says that the stage shows what a pass did that announces it in a later file."""
-    before = last.instructions if last is not None else (reading.instructions if reading is not None else 0)
+    before = last.instructions if last is not None else reading.instructions
     start_us, ns, pass_id = (run.start_us, run.ns, run.pass_id) if run is not None else (None, None, None)
-    if reading is None:
-        assert run is not None
-        changed = run.changed if run.changed is not None or not every_change else False
-        return TimelineRow(
-            index, sanitized(run.pipeline), sanitized(run.name), None, changed, True if changed else None, None, before,
-            before, start_us, ns, None, None, last.stage.index if last is not None else None, pass_id,
-        )  # fmt: skip
     stage = reading.stage
     unread = not reading.digest
     changed: bool | None
@@ -201,7 +227,9 @@ def _row(
         changed = last is not None and _differ(last, reading)
     announced = None
     unannounced = None
-    if changed and last is not None:
+    lost = stage.module.lost.get(stage.index, ())
+    shared = bool(lost) and every_change and last is not None and not is_announced(last.stage, stage, False)
+    if changed and last is not None and not shared:
         told = run is not None and run.changed is True
         announced = told or inside or is_announced(last.stage, stage, every_change)
         if not announced and not after_unread and reading.fault is None and not _same_program(last, reading):
@@ -209,7 +237,7 @@ def _row(
     return TimelineRow(
         index, stage.pipeline, stage.pass_name, stage.next_pass, changed, announced, unannounced, before,
         before if unread or (reading.fault and last) else reading.instructions, start_us, ns, stage.path, stage.index,
-        stage.index if not unread else (last.stage.index if last is not None else None), pass_id, reading.fault,
+        stage.index if not unread else (last.stage.index if last is not None else None), pass_id, reading.fault, lost,
     )  # fmt: skip
 
 
@@ -278,8 +306,11 @@ def _starts_dumped(stages: Sequence[Stage]) -> bool:
 
 
 def _merged(
-    readings: Iterable[StageReading], runs: Sequence[PassRun], stages: dict[str, Stage]
-) -> Iterator[tuple[PassRun | None, StageReading | None]]:
+    readings: Iterable[StageReading],
+    runs: Sequence[PassRun],
+    stages: dict[str, Stage],
+    lost: Mapping[int, tuple[int, ...]],
+) -> Iterator[tuple[PassRun | None, StageReading | None, _Told]]:
     """Snapshots and pass runs in one order: a run with a snapshot takes its place, others stand between."""
     owned: dict[int, int] = {}
     inside: dict[int, int] = {}
@@ -292,24 +323,27 @@ def _merged(
     owner = {index: number for number, index in owned.items()}
     done = 0
     last_told = max(inside, default=-1)
+    nothing = _Told.NOTHING_DUMPED
     for reading in readings:
         index = reading.stage.index
         if index > last_told and reading.stage.name.point is not Point.BEFORE:
             # Nothing ties the bookends at the end to a run: every pass ran before them.
             for run in runs[done:]:
-                yield run, None
+                yield run, None, _Told.DUMPED if run.files else nothing
             done = len(runs)
         number = owner.get(index)
         until = number if number is not None else inside.get(index)
         if until is not None and until >= done:
-            for at in range(done, until):
-                # A run is one row, which stands where its file does.
-                if at not in owned or owner[owned[at]] != at:
-                    yield runs[at], None
+            # A run is one row, which stands where its file does.
+            between = [at for at in range(done, until) if at not in owned or owner[owned[at]] != at]
+            gone = {at for at in between if runs[at].files and at not in owned}
+            others = _Told.UNKNOWN if len(lost.get(index, ())) > len(gone) else nothing
+            for at in between:
+                yield runs[at], None, _Told.DUMPED if at in gone else others
             done = until if number is None else until + 1
-        yield (runs[number] if number is not None else None), reading
+        yield (runs[number] if number is not None else None), reading, nothing
     for run in runs[done:]:
-        yield run, None
+        yield run, None, _Told.DUMPED if run.files else nothing
 
 
 def _stage_of(file: str, stages: dict[str, Stage]) -> Stage | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hloscope.core.dumps.filenames import FileKind
+from hloscope.core.dumps.filenames import FileKind, parse_name
+from hloscope.core.dumps.lost import lost_before
 from hloscope.core.dumps.nesting import running_pass
 from hloscope.core.errors import HloscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hloscope.core.views.data import PassRow
     from hloscope.core.views.run import Run
     from hloscope.core.views.stages import StageRow
 
@@ -96,13 +98,36 @@ def unread_range(run: Run, index: int, pattern: str | None) -> str | None:
     """``A … B`` for the first stage after texts that are not readable; None for any other."""
     unread = unread_passes(run, index)
     if not unread:
-        return None
+        return lost_range(run, index)
     # Where every pass was dumped, those between the last readable text and the first other one changed nothing.
     begin = run.outline[run.whole_before(index)].next_pass if pattern is not None else None
     return f"{begin or unread[0]} … {_end(run.outline[index])}"
 
 
-def _end(row: StageRow) -> str:
+def lost_stages(rows: Sequence[StageRow]) -> dict[int, tuple[int, ...]]:
+    """Row → the numbers of the stages that were dumped right before its own and are not there any more."""
+    names = [parse_name(row.file) if row.file is not None else None for row in rows]
+    return lost_before([None if name is None or name.step is None else (name.module_id, name.step) for name in names])
+
+
+def lost_range(run: Run, index: int) -> str | None:
+    """``A … B`` for a stage that shows the work of passes whose own stages are lost."""
+    rows = run.outline
+    if index not in lost_stages(rows):
+        return None
+    last = next((at for at in range(index - 1, -1, -1) if rows[at].file is not None), None)
+    if last is None or _follows(rows[last], rows[index]):
+        return None
+    if run.known_timeline is not None:
+        # Of passes that the compiler told of only those count that reported a change, or may have.
+        for row in run.known_timeline[last + 1 : index]:
+            if row.changed is not False:
+                return f"{_end(row)} … {_end(rows[index])}"
+    first = rows[last].next_pass or rows[last].pass_name
+    return f"{rows[last].pipeline}/{_END} … {_end(rows[index])}" if first == _END else f"{first} … {_end(rows[index])}"
+
+
+def _end(row: StageRow | PassRow) -> str:
     """The last pass of a range; the start of a pipeline is told with the pipeline."""
     return f"{row.pipeline}/{_START}" if row.pass_name == _START else row.pass_name
 

@@ -16,9 +16,10 @@ from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from hloscope.core.dumps.lost import lost_note
 from hloscope.core.errors import DumpError, HloscopeError, ParseError, UsageError
 from hloscope.core.views.data import EventRow, ModuleRow, PassRow, Place, Source, StageDiff, Summary, WhyFacts
-from hloscope.core.views.narrowed import dumped_passes, running_passes, unread_before, unread_range
+from hloscope.core.views.narrowed import dumped_passes, lost_stages, running_passes, unread_before, unread_range
 from hloscope.core.views.stages import (
     ByteBoundCache,
     Cancelled,
@@ -190,6 +191,20 @@ class Run:
             self._rows, self._passes = known, rows
             for at in {row.index + 1 for row in rows if row.fault is not None}:
                 self._mark_unread(at)
+            for at in lost_stages(known):
+                if rows[at].changed and rows[at].unannounced is None:
+                    rows[at] = replace(rows[at], unread=unread_range(self, at, None), inside=None)
+        return self._passes
+
+    @property
+    def lost_note(self) -> str | None:
+        """What is said of numbered stages that were dumped and are not there any more; None where none is missing."""
+        numbers = [number for found in lost_stages(self.outline).values() for number in found]
+        return lost_note(numbers) if numbers else None
+
+    @property
+    def known_timeline(self) -> list[PassRow] | None:
+        """The timeline where it was asked for already."""
         return self._passes
 
     def _mark_unread(self, index: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hloscope.core.cli import main
 from hloscope.core.dumps.directory import open_dump
 from hloscope.core.dumps.importer import import_dump
 from hloscope.core.dumps.passlog import PassRun, parse_log, parse_metadata, pass_runs
@@ -219,7 +220,7 @@ def test_nested_pipelines_end_after_what_they_hold() -> None:
 
 
 def test_a_pass_that_runs_a_pipeline_of_another_name_is_one_row_and_owns_what_the_start_shows(
-    write_dump: WriteDump, hlo: HloText
+    write_dump: WriteDump, hlo: HloText, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start, cleaned, end = hlo(opcode="multiply"), hlo(opcode="subtract"), hlo(opcode="subtract", sharding=" ")
     steps = {
@@ -257,10 +258,62 @@ def test_a_pass_that_runs_a_pipeline_of_another_name_is_one_row_and_owns_what_th
             assert [row.inside for row in run.passes] == [None, "spmd-partitioning", *[None] * 4]
             made = next(one for one in run.why("multiply.4", stage=1).passes if one.what == "appeared")
             assert made.among == "spmd-partitioning … spmd-partitioning"
+    assert main.run(["diff", str(path), "--stage", "3"]) == 0
+    assert "rows 1 to 2 are steps of spmd-partitioning; all that it changed: --from 0" in capsys.readouterr().err
     # That the pass reported nothing is told by its file not being there: then nobody announced the change.
     (path / "module_0001.f.metadata.textproto").unlink()
     (path / next(name for name in files if "after_spmd-partitioning" in name)).unlink()
     assert list(unannounced(path)) == ["spmd-cleanup/pipeline-start"]
+
+
+def test_a_stage_that_is_lost_is_told_by_the_gap_in_the_numbers(
+    write_dump: WriteDump, hlo: HloText, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["p.after_pipeline-start.before_a", "p.after_a.before_c", "p.after_c.before_d", "p.after_f.before_g"]
+    texts = [hlo(), hlo(opcode="multiply"), hlo(opcode="multiply", constant="3"), hlo(opcode="subtract")]
+    files: dict[str, str | bytes] = {
+        "module_0001.f.before_optimizations.txt": hlo(),
+        "module_0001.f.debug_options": 'xla_dump_hlo_pass_re: ".*"\n',
+    }
+    files.update({f"module_0001.f.{at:04}.{name}.txt": text for at, (name, text) in enumerate(zip(names, texts))})
+    path = write_dump(files)
+    log = [
+        line("Running HLO pass pipeline on module f: p"),
+        line("Dumping " + list(files)[2] + " to /d", file="dump.cc:1"),
+    ]
+    for name in "abcdefg":
+        log += [line(f"  HLO pass {name}")]
+        log += [line(f"Dumping {file} to /d", file="dump.cc:1") for file in files if f"after_{name}." in file]
+        log += [line(f"HLO pass: {name} time: 5 us (5 us) (cumulative: 1 ms)")]
+
+    def found(source: Path | str) -> tuple[dict[str, tuple[bool | None, str | None]], str | None]:
+        with load(str(source)) as run:
+            rows = {row.pass_name: (row.changed, row.unread or row.unannounced) for row in run.passes}
+            return rows, run.lost_note
+
+    whole, note = found(path)
+    assert whole["f"] == (True, None) and note is None
+    # The start of the first pipeline and a pass that follows the stage before at once are not in doubt.
+    (path / list(files)[4]).unlink()
+    told = "the stage numbered 0002 is not there: what its pass did shows in the next one"
+    for source in (path, path / "../a.ledger"):
+        if source != path:
+            assert import_dump(path, source).notes == ("module_0001.f: " + told,)
+        rows, note = found(source)
+        assert rows["a"] == (True, None) and rows["f"] == (True, "c … f") and note == told
+    assert main.run(["diff", str(path), "--stage", "3"]) == 1
+    assert "note: the work of any pass from c to f: a stage between is not there" in capsys.readouterr().err
+    # A log names the file: then it is known which pass reported a change, and that the others did not.
+    write_dump({"hloscope_pass_log.txt": "\n".join(log)})
+    assert found(path)[0] == {
+        "before_optimizations": (False, None), "pipeline-start": (False, None), "a": (True, None), "b": (False, None),
+        "c": (True, None), "d": (False, None), "e": (False, None), "f": (True, "c … f"), "g": (False, None),
+    }  # fmt: skip
+    # One without that line leaves each of them in doubt.
+    write_dump({"hloscope_pass_log.txt": "\n".join(one for one in log if "0002" not in one)})
+    rows = found(path)[0]
+    assert [rows[name][0] for name in "abcdefg"] == [True, None, None, None, None, True, False]
+    assert rows["f"][1] == "b … f"
 
 
 def line(text: str, *, thread: int = 7, at: int = 0, file: str = "hlo_pass_pipeline.cc:303") -> str:

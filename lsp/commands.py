@@ -20,10 +20,42 @@ from hloscope.core.errors import UsageError
 from hloscope.lsp.companion import ask, run_child
 from hloscope.lsp.features.stages import DumpPlace, dump_of, from_here, local_path, row_of
 
+Watch = Callable[[str, int | None], None]
+"""Is told how far a long command is, in words and, where it is known, in percent."""
+
 _CHANGE = re.compile(r"  [+\-~>] %?([\w.\-]+)")
 _BAR = re.compile(r"[^\S\n]*[\u2500-\u257f\u2580-\u259f]{2}.*$")
 """What a terminal shows of how far a command is."""
 _FILE_CHARACTERS = re.compile(r"[^\w.\-]+")
+
+
+_COUNTED = re.compile(r"(.*?)\s[\u2500-\u257f\u2580-\u259f ]+\s(\d+)/(\d+)(?:\s|$)")
+
+
+class Share:
+    """How much of a command's work is done, in percent, from the bar that it draws on its terminal.
+
+    Of several things that are counted one after the other only the first is known beforehand: it alone gives a share.
+    A search gives none: how many more probes a round needs at most it says in words, but not how many rounds there are.
+    """
+
+    def __init__(self) -> None:
+        self._what: str | None = None
+        self._share = 0
+
+    def of(self, line: str) -> int | None:
+        """The share after this line; None where it says none."""
+        counted = _COUNTED.match(line)
+        if counted is None:
+            return None
+        what, done, total = counted[1], int(counted[2]), int(counted[3])
+        if self._what is None:
+            self._what = what
+        if what != self._what or not total:
+            return None
+        # It is not done before it ends, and never goes back.
+        self._share = max(self._share, min(99, 100 * done // total))
+        return self._share
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +109,8 @@ class LongCommand:
     dump from this stage on."""
     options: str | None = None
     """The setting that holds more arguments."""
+    counted: bool = False
+    """Whether it knows how much there is to do."""
     part: Callable[[str, tuple[str, ...]], str] | None = None
     """What of the answer is shown where instructions are named."""
 
@@ -123,13 +157,15 @@ def _reduced(subject: Subject) -> str:
 
 LONG_COMMANDS: dict[str, LongCommand] = {
     "hloscope.why": LongCommand(
-        "Tell all that is known of %{0}", lambda s: ["why", s.path, s.names[0], *s.module], names=1
+        "Tell all that is known of %{0}", lambda s: ["why", s.path, s.names[0], *s.module], names=1, counted=True
     ),
     "hloscope.whyNotFused": LongCommand(
         "Explain why %{0} is not fused into %{1}", lambda s: ["why", s.path, *s.names[:2], *s.module], names=2
     ),
     "hloscope.showBufferMap": LongCommand("Show the buffer map", lambda s: ["buffers", s.path, *s.module]),
-    "hloscope.showCopies": LongCommand("Show layout copies and their causes", lambda s: ["copies", s.path, *s.module]),
+    "hloscope.showCopies": LongCommand(
+        "Show layout copies and their causes", lambda s: ["copies", s.path, *s.module], counted=True
+    ),
     "hloscope.peekDiff": LongCommand("Show what the pass before this stage changed", _other_stage, part=_change_of),
     "hloscope.reduce": LongCommand(
         "Reduce to a small module with the same fault",
@@ -193,19 +229,21 @@ async def prepared(command: LongCommand, subject: Subject) -> Subject:
 
 
 async def run_long(
-    command: LongCommand, subject: Subject, *, options: Sequence[str] = (), watch: Callable[[str], None]
+    command: LongCommand, subject: Subject, *, options: Sequence[str] = (), watch: Watch
 ) -> Answer:
-    """Run it to its end. Raises UsageError with the command's own line where it has no answer."""
+    """Run it to its end, telling `watch` what it says. Raises UsageError with its own line where it has no answer."""
     if len(subject.names) < command.names:
         raise UsageError("put the cursor on an instruction")
     subject = await prepared(command, subject)
     arguments = [*command.arguments(subject), *options]
     process = [sys.executable, "-m", "hloscope.core.cli.main", *arguments]
 
+    share = Share()
+
     def told(line: str) -> None:
         # The fault, if it is one, is the answer.
         if not line.startswith("hloscope: ") and (said := _BAR.sub("", line)):
-            watch(said)
+            watch(said, share.of(line) if command.counted else None)
 
     code, out, err = await run_child(process, command.seconds, told)
     if code not in (0, 1):

@@ -12,9 +12,10 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lsprotocol import types
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.08
 """How long typing must rest before a text is read again on its own account."""
+
+LONG_CHARACTERS = 8 << 20
+"""A text from which on its first look takes so long, some tenths of a second, that it is said how far it is."""
 
 DUMP_PAUSE_SECONDS = 0.3
 """How long a text must rest before a child process is started for its dump."""
@@ -119,6 +123,17 @@ class Since:
         )
 
 
+class Steps:
+    """How far a worker is with something; others look at it."""
+
+    def __init__(self) -> None:
+        self.percentage = 0
+
+    def watch(self, done: int, of: int) -> None:
+        """So many of so many steps are done."""
+        self.percentage = 100 * done // max(of, 1)
+
+
 class Snapshot:
     """One version of one text."""
 
@@ -132,6 +147,8 @@ class Snapshot:
         """Requests that wait for the index of exactly this version."""
         self.reading: asyncio.Future[Reading] | None = None
         """The index, from the moment somebody wanted it."""
+        self.steps = Steps()
+        """How far its reading is."""
 
     def forget(self) -> None:
         """Let go of the version before, which may be large."""
@@ -198,13 +215,13 @@ def _base(current: Snapshot) -> Since | None:
     return current.since
 
 
-def _index(lines: TextLines, since: Since | None) -> ModuleIndex:
+def _index(lines: TextLines, since: Since | None, steps: Steps) -> ModuleIndex:
     """The index of a text, from that of an earlier version where the edits since are few."""
     if since is not None:
         found = reindexed(since.reading.index, lines.text, since.start, since.old_end, line_starts=lines.starts)
         if found is not None:
             return found
-    return ModuleIndex.from_text(lines.text)
+    return ModuleIndex.from_text(lines.text, steps.watch)
 
 
 def _merged(found: list[types.Diagnostic], of_dump: list[types.Diagnostic]) -> list[types.Diagnostic]:
@@ -240,9 +257,12 @@ class Documents:
         first_read: Callable[[Reading], None],
         python: PythonChecks,
         asking: Callable[[str], AbstractAsyncContextManager[None]] = lambda _: nullcontext(),
+        tell: Callable[[str, Steps], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
-        """`asking` goes around the child process that works out the facts of a dump; it is given the address."""
+        """`asking` goes around the child process that works out the facts of a dump; it is given the address.
+        `tell` says how far the first look at a long text is, until it is cancelled."""
         self._asking = asking
+        self._tell = tell
         self.facts_check: Callable[[Reading], list[types.Diagnostic]] | None = None
         """Findings from the facts of the dump around a text; None where the client wants none, and none are asked."""
         self.encoding = Encoding.UTF16
@@ -339,7 +359,7 @@ class Documents:
             encoding = self.encoding
 
             def build() -> Reading:
-                index = _index(snapshot.lines, snapshot.since)
+                index = _index(snapshot.lines, snapshot.since, snapshot.steps)
                 companion, verified = document.companion, document.verified
                 return Reading(snapshot.uri, snapshot.version, snapshot.lines, index, encoding, companion, verified)
 
@@ -401,7 +421,15 @@ class Documents:
         try:
             if pause:
                 await asyncio.sleep(pause)
-            reading = await self.read(document, snapshot, Urgency.INDEX)
+            long = first and len(snapshot.lines.text) >= LONG_CHARACTERS
+            telling = None
+            if long and self._tell is not None:
+                telling = asyncio.ensure_future(self._tell(snapshot.uri, snapshot.steps))
+            try:
+                reading = await self.read(document, snapshot, Urgency.INDEX)
+            finally:
+                if telling is not None:
+                    telling.cancel()
             if first:
                 self._first_read(reading)
             self._workers.submit(lambda: _prepare(reading.index), wanted=lambda: document.current is snapshot)

@@ -32,6 +32,7 @@ from hloscope.lsp.checker import Checker
 from hloscope.lsp.commands import (
     LONG_COMMANDS,
     Answer,
+    Watch,
     apply_remedy,
     dashboard,
     extract,
@@ -39,7 +40,7 @@ from hloscope.lsp.commands import (
     subject_of,
     trace_kernels,
 )
-from hloscope.lsp.documents import Documents, Pin, PythonChecks, Reading
+from hloscope.lsp.documents import Documents, Pin, PythonChecks, Reading, Steps
 from hloscope.lsp.features.completion import without_snippets
 from hloscope.lsp.features.diagnostics import checks
 from hloscope.lsp.features.dump_findings import from_dump
@@ -52,9 +53,6 @@ from hloscope.lsp.settings import Settings
 from hloscope.lsp.workers import Workers
 
 log = logging.getLogger(__name__)
-
-Watch = Callable[[str], None]
-"""Is told how far a long command is."""
 
 _REQUEST_FAILED = -32803
 _INTERNAL_ERROR = -32603
@@ -85,6 +83,7 @@ class HloServer(LanguageServer):
             first_read=self._say_what_large_means,
             python=PythonChecks(python.is_python, self._python_findings),
             asking=self._asking_dump,
+            tell=self._tell_reading,
         )
         self.settings = Settings()
         self._tokens = itertools.count(1)
@@ -292,7 +291,7 @@ class HloServer(LanguageServer):
                     shutil.rmtree(subject.scratch, ignore_errors=True)
                     raise
 
-            return await self._with_progress(title, work)
+            return await self._with_progress(title, work, counted=command.counted)
 
         return run
 
@@ -371,27 +370,34 @@ class HloServer(LanguageServer):
             self.window_show_document(types.ShowDocumentParams(uri, take_focus=True), lambda _: None)
         return {"uri": uri, "text": answer.text, **answer.data}
 
-    async def _with_progress(self, title: str, work: Callable[[Watch], Awaitable[Any]]) -> Any:
-        """Do something long with the client told of it, where it listens; it may cancel it, too."""
+    async def _with_progress(
+        self, title: str, work: Callable[[Watch], Awaitable[Any]], *, counted: bool = False
+    ) -> Any:
+        """Do something long with the client told of it, where it listens; it may cancel it, too.
+
+        `counted` where it will be known how much is done.
+        """
         window = self.client_capabilities.window
         if window is None or not window.work_done_progress:
-            return await work(lambda _: None)
+            return await work(lambda *_: None)
         token = f"hloscope-{next(self._tokens)}"
         progress = self.work_done_progress
         try:
             await progress.create_async(token)
         except Exception:
             log.info("the client refused to show progress")
-            return await work(lambda _: None)
-        progress.begin(token, types.WorkDoneProgressBegin(title, cancellable=True))
+            return await work(lambda *_: None)
+        # Without a share now, the client takes none later.
+        share = 0 if counted else None
+        progress.begin(token, types.WorkDoneProgressBegin(title, cancellable=True, percentage=share))
         loop = asyncio.get_running_loop()
         told = 0.0
 
-        def watch(line: str) -> None:
+        def watch(line: str, percentage: int | None) -> None:
             nonlocal told
             if line and loop.time() - told >= _REPORT_SECONDS:
                 told = loop.time()
-                progress.report(token, types.WorkDoneProgressReport(message=line[:200]))
+                progress.report(token, types.WorkDoneProgressReport(message=line[:200], percentage=percentage))
 
         task = asyncio.ensure_future(work(watch))
         progress.tokens[token].add_done_callback(lambda _: loop.call_soon_threadsafe(task.cancel))
@@ -425,6 +431,29 @@ class HloServer(LanguageServer):
                 progress.tokens.pop(token, None)
 
         return around()
+
+    async def _tell_reading(self, uri: str, steps: Steps) -> None:
+        """Say how far the first look at a long text is, until cancelled; the look does not wait for the client."""
+        window = self.client_capabilities.window
+        if window is None or not window.work_done_progress:
+            return
+        token = f"hloscope-{next(self._tokens)}"
+        progress = self.work_done_progress
+        try:
+            await progress.create_async(token)
+        except Exception:
+            log.info("the client refused to show progress")
+            return
+        name = uri.rpartition("/")[2]
+        begin = types.WorkDoneProgressBegin("Reading the text", message=name, cancellable=False, percentage=0)
+        progress.begin(token, begin)
+        try:
+            while True:
+                await asyncio.sleep(_REPORT_SECONDS)
+                progress.report(token, types.WorkDoneProgressReport(percentage=steps.percentage))
+        finally:
+            progress.end(token, types.WorkDoneProgressEnd())
+            progress.tokens.pop(token, None)
 
     def _workspace_handler(self, feature: WorkspaceFeature) -> Prompt:
         def begin(params: Any) -> asyncio.Task[Any]:

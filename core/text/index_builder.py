@@ -72,8 +72,8 @@ class _Builder(IndexParts):
     """Reads a text into its parts."""
 
     # ---- the loop
-    def run(self, pos: int, end: int) -> int:
-        """Read rows in [pos, end); the position after the last thing read is returned."""
+    def run(self, pos: int, end: int, watch: Callable[[int, int], None] | None = None) -> int:
+        """Read rows in [pos, end); the position after the last thing read is returned, and told to `watch` before."""
         text, block = self.text, _FIRST_BLOCK
         while pos < end:
             stop = min(pos + block, end)
@@ -83,6 +83,8 @@ class _Builder(IndexParts):
             before = pos
             pos, used = self._take_all(rows, pos, end) if rows else (self._step(pos, end), True)
             self._flush()
+            if watch is not None:
+                watch(pos, end)
             # Where what is read by hand ends inside rows, these were found in vain: fewer the next time.
             block = min(block * 4, _LAST_BLOCK) if used and pos > before else _FIRST_BLOCK
         return pos
@@ -490,14 +492,14 @@ def _header_value_end(text: str, pos: int) -> int:
     return -1
 
 
-def build(text: str) -> Columns:
-    """Read a whole text. Raises nothing, whatever the text is."""
+def build(text: str, watch: Callable[[int, int], None] | None = None) -> Columns:
+    """Read a whole text. Raises nothing, whatever the text is. `watch` is given the characters done, and all."""
     # Rows come as millions of short-lived tuples without cycles: letting the collector look at them costs a quarter.
     collecting = gc.isenabled()
     gc.disable()
     try:
         builder = _Builder(text)
-        builder.run(0, len(text))
+        builder.run(0, len(text), watch)
         return builder.finish()
     finally:
         if collecting:

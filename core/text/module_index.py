@@ -28,7 +28,7 @@ from hloscope.core.text.instruction_text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hloscope.core.text.index_columns import Columns
 
@@ -101,9 +101,12 @@ class ModuleIndex:
         """The arrays; readers should prefer the methods."""
 
     @staticmethod
-    def from_text(text: str) -> ModuleIndex:
-        """Index a text. Raises nothing: what is not understood is in `diagnostics`."""
-        return ModuleIndex(text, build(text))
+    def from_text(text: str, watch: Callable[[int, int], None] | None = None) -> ModuleIndex:
+        """Index a text. Raises nothing: what is not understood is in `diagnostics`.
+
+        `watch` is given the characters done and those in all, now and then.
+        """
+        return ModuleIndex(text, build(text, watch))
 
     # ---- sizes
     @property

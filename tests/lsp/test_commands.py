@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hloscope.core.text import load_module
+from hloscope.lsp.commands import Share
 
 URI = "file:///nowhere/m.hlo"
 TEXT = """HloModule m
@@ -84,6 +85,14 @@ def test_reduce_takes_no_more_than_is_under_the_cursor(client: Any) -> None:
     # Nobody asks why something is not fused into a tuple.
     asked = [title for line in ("  %a", "  %g") for title in actions(client, line) if "is not fused" in title]
     assert asked == ["Explain why %a is not fused into %c"]
+
+
+def test_the_share_that_is_done_is_that_of_what_is_counted_first() -> None:
+    share = Share()
+    said = [f"reading stages \u2501\u2501\u2578   \u2501 {one}" for one in (" 3/12 0:00:05", "12/12")]
+    assert [share.of(one) for one in (*said, "note", "other \u2501\u2501 1/4")] == [25, 99, None, None]
+    search = Share()  # several rounds, nobody knows how many
+    assert search.of("  stage 50 of 0..100: right; 6 more at most") is None
 
 
 def test_a_part_that_is_not_there_is_said_in_one_line(client: Any) -> None:

@@ -96,6 +96,8 @@ def test_a_question_shows_progress_and_its_answer(client: Any, stage: Path) -> N
     assert shown["uri"] == answer["uri"]
     said = [m["params"]["value"].get("message", "") for m in seen]
     assert not any(ord(letter) > 0x2500 for one in said for letter in one), "no bar drawn in letters"
+    begun = next(m["params"]["value"] for m in seen if m["params"]["value"].get("title") == "Show the buffer map")
+    assert "percentage" not in begun  # how much there is to do is not known
 
 
 def test_the_change_that_removes_a_copy_is_made_in_a_module_of_its_own(

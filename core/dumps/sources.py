@@ -30,6 +30,9 @@ MAX_DEPTH = 12
 MAX_MEMBER_BYTES = 8 << 30
 """Largest member of an archive that is read into memory, in bytes."""
 
+_SCANNED_BLOCKS = 2048
+"""Blocks of a tar that are read at once while a header is looked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -123,21 +126,59 @@ class TarSource:
         self.notes: list[str] = []
         self._file = file
         self._members: dict[str, tarfile.TarInfo] = {}
-        try:
-            self._tar = tarfile.open(fileobj=cast("io.BufferedReader", file), mode="r:")
-            self._index()
-        except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-            if not self._members:
-                raise DumpError(f"not a readable tar archive: {error}", path=path) from None
-            self.notes.append(f"the archive breaks off: {error}")
+        self._tar: tarfile.TarFile | None = None
+        self._broken: str | None = None
+        at: int | None = 0
+        while at is not None:
+            at = self._index(at)
+        if not self._members and self._broken is not None:
+            raise DumpError(f"not a readable tar archive: {self._broken}", path=path)
 
-    def _index(self) -> None:
-        for member in self._tar:
-            if not member.isfile():
-                if not member.isdir():
+    def _index(self, at: int) -> int | None:
+        """Takes in the members from byte `at` on; where the next readable header is, should one in between be damaged.
+
+        ``tarfile`` ends at such a header as at the end of an archive, so the end is looked at here.
+        """
+        where = at
+        reader: tarfile.TarFile | None = None
+        try:
+            self._file.seek(at)
+            reader = tarfile.TarFile(fileobj=cast("io.BufferedReader", self._file), mode="r")
+            self._tar = self._tar or reader
+            for member in reader:
+                if member.isfile():
+                    _keep(self._members, member.name, member, self.notes)
+                elif not member.isdir():
                     self.notes.append(f"{_shown(member.name)}: a link or device, left out")
-                continue
-            _keep(self._members, member.name, member, self.notes)
+            where = reader.offset
+            self._file.seek(where)
+            block = self._file.read(tarfile.BLOCKSIZE) or b""
+            if len(block) == tarfile.BLOCKSIZE and not any(block):
+                return None
+            why = "its end mark is missing"
+        except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+            why = str(error)
+            where = reader.offset if reader is not None else where
+        following = self._next_header(where + tarfile.BLOCKSIZE)
+        if following is None:
+            self._broken = why
+            self.notes.append(f"the archive breaks off: {why}")
+        else:
+            self.notes.append(f"a header of the archive is damaged, at byte {where}: what it is of is left out")
+        return following
+
+    def _next_header(self, at: int) -> int | None:
+        """The first place from `at` on where a header stands whose checksum is right; None where there is none."""
+        try:
+            self._file.seek(at)
+            while data := self._file.read(_SCANNED_BLOCKS * tarfile.BLOCKSIZE):
+                for begin in range(0, len(data), tarfile.BLOCKSIZE):
+                    if data[begin + 257 : begin + 262] == b"ustar" and _is_header(data[begin : begin + 512]):
+                        return at + begin
+                at += len(data)
+        except (OSError, EOFError):
+            pass
+        return None
 
     def entries(self) -> Iterator[Entry]:
         for name, member in self._members.items():
@@ -148,7 +189,7 @@ class TarSource:
         if limit is None and member.size > MAX_MEMBER_BYTES:
             raise DumpError(f"{member.size} bytes are too many for one file of an archive", path=path)
         try:
-            file = self._tar.extractfile(member)
+            file = self._tar.extractfile(member) if self._tar is not None else None
             if file is None:
                 return b""
             return file.read() if limit is None else file.read(limit)
@@ -156,8 +197,17 @@ class TarSource:
             raise DumpError(f"cannot be read from the archive: {error}", path=path) from None
 
     def close(self) -> None:
-        self._tar.close()
+        if self._tar is not None:
+            self._tar.close()
         self._file.close()
+
+
+def _is_header(block: bytes) -> bool:
+    try:
+        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.TarError:
+        return False
+    return True
 
 
 class ZipSource:

@@ -265,6 +265,45 @@ def test_an_archive_that_breaks_off_keeps_what_is_whole(fixtures: Path, tmp_path
             assert stage.read_bytes() == (source / stage.path).read_bytes()
 
 
+@pytest.mark.parametrize("kind", ["tar", "tar.gz"])
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_damaged_header_costs_a_tar_the_file_that_it_is_of(
+    tmp_path: Path, hlo: HloText, kind: str, format: int
+) -> None:
+    plain = io.BytesIO()
+    long = "module_0002.f.0000.p.after_pipeline-start.before_" + "a" * 90 + ".txt"
+    names = [f"module_000{at}.f.before_optimizations.txt" for at in range(4)]
+    names[2] = long
+    begins: list[int] = []
+    with tarfile.open(fileobj=plain, mode="w", format=format) as tar:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = len(hlo())
+            begins.append(plain.tell())
+            tar.addfile(info, io.BytesIO(hlo().encode()))
+    whole = plain.getvalue()
+    path = tmp_path / f"d.{kind}"
+
+    def files(data: bytes) -> tuple[list[str], list[str]]:
+        path.write_bytes(gzip.compress(data) if kind == "tar.gz" else data)
+        with open_dump(path) as dump:
+            found = [file.path for module in dump.modules for file in module.files]
+            assert {dump.read_file(file) for module in dump.modules for file in module.files} == {hlo().encode()}
+            return sorted(found), dump.notes
+
+    assert files(whole) == (sorted(names), [])
+    # A long name stands in front of the header that it is of. What begins with no header of a tar may be any file.
+    for lost, header in ((0, 0), (1, 0), (2, 1024))[kind == "tar" :]:
+        at = begins[lost] + header
+        left, notes = files(whole[: at + 20] + b"\xff" + whole[at + 21 :])
+        assert left == sorted(name for name in names if name != names[lost])
+        (note,) = notes
+        assert note.startswith("a header of the archive is damaged, at byte ")
+        assert begins[lost] <= int(note.partition("byte ")[2].partition(":")[0]) <= at
+    # Cut off where a member ends: only the mark of the archive's end is missing.
+    assert files(whole[: begins[3]]) == (names[:3], ["the archive breaks off: its end mark is missing"])
+
+
 class Unseekable(io.BytesIO):
     """As a pipe: what was written cannot be mended, so a zip's sizes stand behind each member."""
 

@@ -390,7 +390,8 @@ class Schema:
         """Make an empty ledger in an empty database."""
         for statement in self.tables:
             connection.execute(statement)
-        self.make_views(connection)
+        for view in (*_INNER, *self.views):
+            connection.execute(view.statement)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version={self.version}")
 

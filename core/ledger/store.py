@@ -14,6 +14,7 @@ import struct
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -311,18 +312,22 @@ def _remove_side_files(path: str) -> None:
 
 
 def _make_empty(path: str, page_size: int) -> None:
-    # Put together in memory: one write instead of a transaction on disk.
+    with open(path, "xb") as stream:
+        stream.write(_empty(page_size))
+
+
+@cache
+def _empty(page_size: int) -> bytes:
+    """The file of an empty ledger; put together in memory, and once, since SQLite takes milliseconds over the views."""
     connection: Any = sqlite3.connect(":memory:", isolation_level=None)
     try:
         connection.execute(f"PRAGMA page_size={page_size}")
         connection.execute("BEGIN")
         SCHEMA.create(connection)
         connection.execute("COMMIT")
-        data = connection.serialize()
+        return connection.serialize()
     finally:
         connection.close()
-    with open(path, "xb") as stream:
-        stream.write(data)
 
 
 def _publish(fresh: str, name: str) -> None:

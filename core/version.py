@@ -5,10 +5,12 @@ from __future__ import annotations
 
 def version() -> str:
     """The version in the installed package's metadata; ``0+uninstalled`` for a tree that was never installed."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
+    from importlib.metadata import PackageNotFoundError, distribution
 
     try:
-        return installed("hloscope")
+        found = distribution("hloscope")
     except PackageNotFoundError:
         return "0+uninstalled"
+    # Its own `version` has the whole file parsed as a mail, which takes longer than the rest of a short command.
+    lines = (found.read_text("METADATA") or found.read_text("PKG-INFO") or "").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("Version:")), found.version)

@@ -75,15 +75,21 @@ def _say_unannounced(rows: list[PassRow], pattern: str | None) -> None:
 
 
 def _rows(rows: list[PassRow]) -> Iterator[dict[str, object]]:
+    known = True
     for row in rows:
+        after = row.instructions_after if row.seen else None
+        # A pass that changed nothing left as many as there were, however many those are.
+        delta = row.instructions_after - row.instructions_before if row.seen or row.changed is False else None
+        before = row.instructions_before if known or row.seen else None
+        known = row.seen
         yield {
             "index": row.index,
             "pipeline": row.pipeline,
             "pass": row.pass_name,
             "changed": row.changed,
-            "instructions_before": row.instructions_before,
-            "instructions_after": row.instructions_after,
-            "delta": row.instructions_after - row.instructions_before,
+            "instructions_before": before,
+            "instructions_after": after,
+            "delta": delta,
             "ns": row.ns,
             "file": row.file,
             "unannounced": row.unannounced,
@@ -96,4 +102,4 @@ def _rows(rows: list[PassRow]) -> Iterator[dict[str, object]]:
 
 
 def _signed(value: object) -> str:
-    return f"{value:+,}" if isinstance(value, int) and value else "0"
+    return f"{value:+,}" if isinstance(value, int) and value else "0" if value == 0 else "-"

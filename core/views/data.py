@@ -72,6 +72,9 @@ class PassRow:
     """``A … B``: the passes any of which may have made the change, as the texts between were not readable."""
     inside: str | None = None
     """For the start of a pipeline that a pass runs: that pass, whose own work until then the row shows."""
+    seen: bool = True
+    """Whether the module after this row is known: from a stage of its own, or since nothing changed after the last one.
+    Otherwise the counts are those of the last stage."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,16 @@ def unread_range(run: Run, index: int, pattern: str | None) -> str | None:
     return f"{begin or unread[0]} … {_end(run.outline[index])}"
 
 
+def unseen_rows(rows: Sequence[StageRow]) -> list[int]:
+    """The rows after which the module is in a state that no stage shows: a pass changed it, or may have."""
+    found: list[int] = []
+    for at, row in enumerate(rows):
+        shown = (row.file is not None or row.own_snapshot) and row.fault is None
+        if at and not shown and (row.changed is not False or found[-1:] == [at - 1]):
+            found.append(at)
+    return found
+
+
 def lost_stages(rows: Sequence[StageRow]) -> dict[int, tuple[int, ...]]:
     """Row → the numbers of the stages that were dumped right before its own and are not there any more."""
     names = [parse_name(row.file) if row.file is not None else None for row in rows]

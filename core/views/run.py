@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Self
 from hloscope.core.dumps.lost import lost_note
 from hloscope.core.errors import DumpError, HloscopeError, ParseError, UsageError
 from hloscope.core.views.data import EventRow, ModuleRow, PassRow, Place, Source, StageDiff, Summary, WhyFacts
-from hloscope.core.views.narrowed import dumped_passes, lost_stages, running_passes, unread_before, unread_range
+from hloscope.core.views.narrowed import (
+    dumped_passes,
+    lost_stages,
+    running_passes,
+    unread_before,
+    unread_range,
+    unseen_rows,
+)
 from hloscope.core.views.stages import (
     ByteBoundCache,
     Cancelled,
@@ -188,6 +195,8 @@ class Run:
             for at, name in running_passes(known).items():
                 if rows[at].changed and rows[at].unannounced is None:
                     rows[at] = replace(rows[at], inside=name)
+            for at in () if self.source.by_core else unseen_rows(known):
+                rows[at] = replace(rows[at], seen=False)
             self._rows, self._passes = known, rows
             for at in {row.index + 1 for row in rows if row.fault is not None}:
                 self._mark_unread(at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -308,6 +309,13 @@ def test_a_stage_that_is_lost_is_told_by_the_gap_in_the_numbers(
     assert found(path)[0] == {
         "before_optimizations": (False, None), "pipeline-start": (False, None), "a": (True, None), "b": (False, None),
         "c": (True, None), "d": (False, None), "e": (False, None), "f": (True, "c … f"), "g": (False, None),
+    }  # fmt: skip
+    # Nobody saw how many instructions there were after it, until the next stage.
+    assert main.run(["passes", str(path), "--jsonl"]) == 0
+    told_rows = {row["pass"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    counts = ("instructions_before", "instructions_after", "delta")
+    assert {name: tuple(told_rows[name][key] for key in counts) for name in "bcdf"} == {
+        "b": (4, 4, 0), "c": (4, None, None), "d": (None, None, 0), "f": (4, 4, 0)
     }  # fmt: skip
     # One without that line leaves each of them in doubt.
     write_dump({"hloscope_pass_log.txt": "\n".join(one for one in log if "0002" not in one)})

@@ -23,7 +23,8 @@ from textual.binding import Binding, BindingType
 from textual.color import Color
 from textual.message import Message
 
-from hloscope.core.errors import HloscopeError
+from hloscope.core.errors import HloscopeError, UsageError
+from hloscope.core.views.choosing import choose
 from hloscope.tui.far import FarRun
 from hloscope.tui.heavy import OneByOne
 from hloscope.tui.navigation import SCREENS, TITLES, History, Place, neighbour
@@ -115,6 +116,8 @@ class DashboardApp(App[None]):
         """Held by work on copies, fusion and buffers, each of which is worked out once for the run."""
         self.parts: dict[str, Style] = {}
         """Styles of parts in the present theme, as far as they were asked for."""
+        self.next_module: int | None = None
+        """The module of the same path that is wanted instead, when the dashboard ends."""
         self._start = start
         self._history = History()
         self._marks: dict[str, Place] = {}
@@ -317,8 +320,23 @@ class DashboardApp(App[None]):
         self.state.put("theme", self.theme)
         self.state.save()
 
+    def other_module(self, words: str) -> None:
+        """End, so that another module of the path can be opened: its number, or a regular expression on its name.
+
+        Raises UsageError where there is none.
+        """
+        run = self.run_opened
+        modules = run.modules
+        if len(modules) < 2:
+            raise UsageError(f"{run.source.path} holds no other module")
+        self.next_module, _ = choose(modules, words.strip(), run.source.path)
+        self._end()
+
     async def action_quit(self) -> None:
         """Remember where one was, stop what runs, and end."""
+        self._end()
+
+    def _end(self) -> None:
         self.remember()
         self.workers.cancel_all()
         self.exit()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+from contextlib import ExitStack, nullcontext
 
 import click
 
-from hloscope.core.cli.opening import module_option, opened, say_notes
+from hloscope.core.cli.opening import module_option, opened, say_notes, waiting_for
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.cli.progress import progress
 from hloscope.core.views.summary import summary_keys, summary_text
@@ -24,18 +26,9 @@ def command(path: str, module: str | None, stage: int | None, other: str | None,
     Where stdout is no terminal (or with --json) the summary that its first screen shows is printed instead.
     """
     if not as_json and sys.stdout.isatty() and sys.stdin.isatty():
-        from hloscope.tui.far import FarRun
-
-        with FarRun(path, module) as run:
-            say_notes(run.notes)
-            if stage is not None:
-                stage = run.resolve(stage)
-            from hloscope.tui.app import DashboardApp
-            from hloscope.tui.navigation import Place
-            from hloscope.tui.state import State, state_path
-
-            start = Place("stages", stage, "diff") if stage is not None else None
-            DashboardApp(run, start=start, other=other, state=State(state_path())).run()
+        wanted = _show(path, module, stage, other)
+        while wanted is not None:
+            wanted = _show(path, str(wanted), None, None)
         return 0
     with opened(path, module) as run:
         if stage is not None:
@@ -46,3 +39,28 @@ def command(path: str, module: str | None, stage: int | None, other: str | None,
         say_notes(run.notes[said:])
         emit_object(summary_keys(summary), as_json, lambda: print(summary_text(summary), end=""), source=run.source)
     return 0
+
+
+def _show(path: str, module: str | None, stage: int | None, other: str | None) -> int | None:
+    """The dashboard, until it is left; the number of the module that is to be shown instead, None for the end."""
+    from hloscope.tui.terminal import keys_wait
+
+    with ExitStack() as stack:
+        with nullcontext() if path == "-" else keys_wait(), waiting_for(path):
+            from hloscope.tui.far import FarRun
+
+            run = stack.enter_context(FarRun(path, module))
+            if stage is not None:
+                stage = run.resolve(stage)
+            from hloscope.tui.app import DashboardApp
+            from hloscope.tui.navigation import Place
+            from hloscope.tui.state import State, state_path
+
+            start = Place("stages", stage, "diff") if stage is not None else None
+            app = DashboardApp(run, start=start, other=other, state=State(state_path()))
+        say_notes(run.notes)
+        app.run()
+        if app.next_module is None:
+            # The process ends: looking through the names of a large dump once more would only keep the shell waiting.
+            gc.freeze()
+        return app.next_module

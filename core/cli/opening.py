@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import click
 
 from hloscope.core.cli.outputs import refuse_existing as refuse_existing
+from hloscope.core.cli.progress import waiting
 from hloscope.core.views.run import Run, load
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -25,9 +26,16 @@ def module_option(command: Command) -> Command:
 @contextmanager
 def opened(path: str, module: str | None = None) -> Generator[Run, None, None]:
     """The run behind a path, closed at the end; what the reader should know goes to stderr first."""
-    with load(path, module) as run:
+    with waiting_for(path):
+        run = load(path, module)
+    with run:
         say_notes(run.notes)
         yield run
+
+
+def waiting_for(path: str) -> AbstractContextManager[None]:
+    """A line on the terminal while a path is opened, which takes seconds where it holds many thousands of files."""
+    return nullcontext() if path == "-" else waiting(f"opening {path}")
 
 
 def say_notes(notes: Sequence[str]) -> None:

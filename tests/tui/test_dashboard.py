@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import AsyncGenerator
@@ -22,6 +26,7 @@ from hloscope.tui.navigation import Place
 from hloscope.tui.screens.bisection import BisectScreen
 from hloscope.tui.screens.help import HelpScreen
 from hloscope.tui.screens.stages import StagesScreen
+from hloscope.tui.terminal import keys_wait
 from hloscope.tui.widgets.line_pane import LinePane
 from hloscope.tui.widgets.stage_table import StageTable
 from hloscope.tui.widgets.status_line import StatusLine
@@ -239,6 +244,33 @@ async def test_a_single_file_and_a_broken_one_open(tmp_path: Path) -> None:
     async with dashboard(one) as pilot:
         await press(pilot, "t")
         assert "%sum" in text(pilot)
+
+
+async def test_another_module_is_opened_by_number_or_name(dump: Path) -> None:
+    for path in list(dump.glob("module_0000.jit_f.*")):
+        (dump / path.name.replace("module_0000.jit_f", "module_0001.jit_g")).write_text(path.read_text()[:-2])
+    async with dashboard(dump) as pilot:
+        app = pilot.app
+        assert isinstance(app, DashboardApp) and app.run_opened.source.module == "jit_f"
+        for typed, said in (("nonesuch", "no module matches 'nonesuch'"), ("7", "numbered 0 to 1"), ("", "")):
+            await press(pilot, "ctrl+o", *typed, "enter")
+            assert said in status(pilot) and app.next_module is None
+        await press(pilot, "ctrl+o", *"jit_g$")
+        await pilot.press("enter")
+        assert app.next_module == 1
+
+
+def test_what_is_typed_before_the_dashboard_is_there_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyboard, terminal = pty.openpty()
+    with open(terminal, "rb", buffering=0) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        before = termios.tcgetattr(stdin)
+        with keys_wait():
+            os.write(keyboard, b"2\r")
+            assert not select.select([keyboard], [], [], 0.05)[0]  # not echoed
+            assert os.read(terminal, 9) == b"2\r"  # there without a line's end, and enter is enter
+        assert termios.tcgetattr(stdin) == before
+    os.close(keyboard)
 
 
 def _open(*args: str, root: Path) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 from textual.worker import Worker, get_current_worker
 
-from hloscope.core.errors import HloscopeError
+from hloscope.core.errors import HloscopeError, UsageError
 from hloscope.core.views.stages import CancelledError
 from hloscope.tui.content import Line
 from hloscope.tui.far import call
@@ -105,6 +105,7 @@ class RunScreen(Screen[None]):
         Binding("n", "next_match(1)", "Next match", show=False),
         Binding("N", "next_match(-1)", "Previous match", show=False),
         Binding("g", "ask('goto')", "Go to"),
+        Binding("ctrl+o", "ask('module')", "Open another module", show=False),
         Binding("o", "other_pane", "Other pane", show=False),
         Binding("w", "why", "Why", show=False),
         Binding("y", "copy_line", "Copy the line", show=False),
@@ -119,6 +120,7 @@ class RunScreen(Screen[None]):
     _PROMPT = {
         "search": "search this pane (regular expression over its words, names, opcodes, op_name, FILE.py:LINE)",
         "goto": "go to: stage number (-1 is the last), instruction, or the name of a screen",
+        "module": "which module: its number in hloscope ls, or a regular expression on its name",
     }
 
     def __init__(self, run: Run) -> None:
@@ -469,8 +471,17 @@ class RunScreen(Screen[None]):
             self.dashboard.go_by_words(text.strip())
         elif what == "search":
             self._find_in_pane(text)
+        elif what == "module":
+            self._open_module(text)
         else:
             self.answered(what, text)
+
+    def _open_module(self, text: str) -> None:
+        try:
+            if text.strip():
+                self.dashboard.other_module(text)
+        except UsageError as error:
+            self.say(error.message)
 
     def _find_in_pane(self, text: str) -> None:
         pane = self.pane

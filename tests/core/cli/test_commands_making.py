@@ -212,9 +212,7 @@ def test_without_fuel_nothing_is_rewritten(capsys: pytest.CaptureFixture[str], t
         assert " add(" in run.stage_text(-1)
 
 
-def test_a_gpu_is_described_by_a_file(
-    capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path
-) -> None:
+def test_a_gpu_is_described_by_a_file(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "gpu.txtpb").write_text(H100_SXM)
     words = ("compile", tiny, "--target", tmp_path / "gpu.txtpb", "--json")
     code, out, _ = hloscope(capsys, *words, "-o", tmp_path / "l")

@@ -151,7 +151,10 @@ def test_on_a_terminal_columns_fit_the_width_and_progress_shows() -> None:
 
     program = (
         "from hloscope.core.cli.output import TableOptions, emit_table\n"
-        "from hloscope.core.cli.progress import progress\n"
+        "import time\n"
+        "from hloscope.core.cli.progress import progress, waiting\n"
+        "with waiting('opening ' + 'd' * 90): time.sleep(0.4)\n"
+        "with waiting('quick'): pass\n"
         "with progress('reading') as report: report(1, 2)\n"
         "emit_table([{'name': 'x' * 200, 'bytes': 1234567}], ['name', 'bytes'], TableOptions())\n"
     )
@@ -177,6 +180,9 @@ def test_on_a_terminal_columns_fit_the_width_and_progress_shows() -> None:
     assert child.wait(timeout=60) == 0, received.decode()
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", received.decode())
     assert "reading" in text and "1/2" in text
+    waited = [line for line in text.splitlines() if "opening" in line]
+    assert waited and all(len(line) < 60 for line in waited) and "quick" not in text
+    assert received.index(b"opening") < received.index(b"\r\x1b[K", received.rindex(b"opening"))
     table = [line.rstrip() for line in text.splitlines() if "x" * 20 in line]
     assert len(table) == 1 and len(table[0]) <= 60
     assert "…" in table[0] and table[0].endswith("1,234,567")

@@ -162,9 +162,12 @@ class Plan:
             column = flat[at::width]
             one = column[0]
             # Most columns say the same of many events in turn.
-            if one is None and column.count(None) == total:
+            same = one is column[-1] and column.count(one) == total
+            if same and one is None:
                 row.append(None)
-            elif form is _wholes and column.count(one) == total:
+            elif same and form is _all_names:
+                row.append(texts.number(one))
+            elif same and form is _wholes:
                 row.append(one)
             else:
                 row.append(form(column, texts))

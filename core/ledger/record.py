@@ -441,7 +441,9 @@ class LedgerWriter:
             outcome = plan.short[verdict, code] = plan.outcomes.get(key) or self._outcome(plan, key)
         row = self._pass
         self._event_total = total = self._event_total + 1
-        plan.flat += (total, outcome, row, None if row else self._module, *values)
+        flat = plan.flat
+        flat += (total, outcome, row, None if row else self._module)
+        flat += values
         if total >= self._flush_at:
             self.flush()
 

@@ -237,7 +237,7 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_there(tmp_path: Path) -> Non
 
 def test_sqlite_saying_full_is_one_line(tmp_path: Path) -> None:
     writer = LedgerWriter(tmp_path / "run.ledger")
-    writer._connection.execute("PRAGMA max_page_count=30")  # pyright: ignore[reportPrivateUsage]
+    writer._connection.execute("PRAGMA max_page_count=1")  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(LedgerError, match=r"run\.ledger: cannot write the ledger: database or disk is full"):
         for number in range(20_000):
             writer.emit(decision(number))

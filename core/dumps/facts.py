@@ -34,6 +34,9 @@ _OF_OPTIONS = frozenset(
 )  # fmt: skip
 """Attributes of a header that are printed from the compile's options."""
 _FRAME = re.compile(rb" ?stack_frame_id=[0-9]++")
+_FILE_NAME = re.compile(rb'^([0-9]+) "(.*)"$', re.MULTILINE)
+_FILE_LOCATION = re.compile(rb"^[0-9]+ \{file_name_id=([0-9]+) .*?\bline=([0-9]+)", re.MULTILINE)
+_SOURCE = re.compile(rb'(?:source_file="((?:[^"\\]++|\\.)*+)" )?source_line=([0-9]+)')
 _INDEX_COMMENT = re.compile(r"/\*index=[0-9]+\*/")
 _STRUCTURE = re.compile(r"[({\[<]|->|[)}\]>]|,|\"(?:[^\"\\]++|\\.)*+\"?")
 _LAYOUT = re.compile(r"\{[^{}]*\}")
@@ -55,6 +58,8 @@ class TextFacts:
     """The other attributes of the ``HloModule`` line, in order."""
     shardings: tuple[tuple[int, str], ...]
     """(parameter, sharding) of the entry, where annotated."""
+    whole: bytes = b""
+    """Digest of all of the text."""
 
 
 def count_instructions(text: bytes) -> int:
@@ -164,6 +169,7 @@ def scan(text: bytes) -> TextFacts:
         result=result,
         header=tuple(attributes.items()),
         shardings=shardings,
+        whole=hashlib.blake2b(text, digest_size=16).digest(),
     )
 
 
@@ -283,6 +289,38 @@ def difference(old: TextFacts, new: TextFacts, *, limit: int = 3) -> str:
     if len(found) > limit:
         found = [*found[:limit], f"{len(found) - limit} more"]
     return "; ".join(found)
+
+
+def source_difference(old: bytes, new: bytes, *, limit: int = 2) -> str:
+    """What differs between the texts of two equal programs: the lines that they come from, or else what is said of an
+    instruction in its metadata; empty where neither does."""
+    was, now = (dict.fromkeys(_places(text)) for text in (old, new))
+    pairs = list(zip((one for one in was if one not in now), (one for one in now if one not in was), strict=False))
+    if pairs:
+        shown = ", ".join(_moved(*pair) for pair in pairs[:limit])
+        return f"source: {shown}" + (f" and {len(pairs) - limit} more" if len(pairs) > limit else "")
+    for before, after in zip(_METADATA.findall(old), _METADATA.findall(new)):
+        one, other = (
+            _FRAME.sub(b"", part)[len(b", metadata=") :].decode("utf-8", "replace") for part in (before, after)
+        )
+        if one != other:
+            return f"metadata: {_short(one)} → {_short(other)}"
+    return ""
+
+
+def _places(text: bytes) -> list[tuple[str, str]]:
+    """(file, line) of a module's source places, in the order of its text."""
+    names = {number: name for number, name in _FILE_NAME.findall(text[: max(text.find(b"\nFunctionNames\n"), 0)])}
+    found = [(names.get(number, b""), line) for number, line in _FILE_LOCATION.findall(text)] or _SOURCE.findall(text)
+    return [(file.decode("utf-8", "replace"), line.decode()) for file, line in found]
+
+
+def _moved(was: tuple[str, str], now: tuple[str, str]) -> str:
+    shown: list[str] = []
+    for file, line in (was, now):
+        name = file.rpartition("/")[2] if was[0] == now[0] else file
+        shown.append(f"{name}:{line}" if name else f"line {line}")
+    return f"{shown[0]} → {shown[1]}"
 
 
 def _shape_difference(what: str, was: str, now: str) -> str:

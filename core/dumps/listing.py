@@ -1,18 +1,19 @@
 """``hloscope ls``: the modules of a dump told apart, with duplicates and why a module was compiled again.
 
-One file a module is read, the first snapshot; flags are read only for modules whose programs are equal, and a second
-look at two bodies is taken only where nothing simpler differs. ``tell_apart`` knows no dump: the modules of a ledger go
+One file a module is read, the first snapshot; flags are read only where a name was compiled again, and a second look at
+two texts is taken only where nothing simpler differs. ``tell_apart`` knows no dump: the modules of a ledger go
 through it too.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from hloscope.core.dumps.directory import Dump, Module, Stage
-from hloscope.core.dumps.facts import TextFacts, broken, difference, opcode_counts, scan
+from hloscope.core.dumps.facts import TextFacts, broken, difference, opcode_counts, scan, source_difference
 from hloscope.core.dumps.filenames import FileKind
 from hloscope.core.dumps.options import COMPILE_INPUTS, input_digests, module_flags
 from hloscope.core.errors import HloscopeError
@@ -59,7 +60,8 @@ def list_modules(dump: Dump, *, progress: Progress | None = None) -> list[Listin
         facts.append(_facts(module))
         if progress is not None:
             progress(done, len(dump.modules))
-    compiles = [_DumpedModule(module, found) for module, (found, _) in zip(dump.modules, facts, strict=True)]
+    parsed: dict[bytes, Mapping[str, str]] = {}
+    compiles = [_DumpedModule(module, found, parsed) for module, (found, _) in zip(dump.modules, facts, strict=True)]
     same, differs = tell_apart(compiles)
     order = compile_order(compiles)
     return [
@@ -127,6 +129,11 @@ class Compiled(Protocol):
         ...
 
     @property
+    def folder(self) -> str | None:
+        """The folder that somebody put its dump in, which is compared with other such; None for one of XLA's making."""
+        ...
+
+    @property
     def name(self) -> str: ...
 
     @property
@@ -167,9 +174,14 @@ def _in_time(compiles: Sequence[Compiled]) -> list[Compiled]:
 
 
 def tell_apart(compiles: Sequence[Compiled]) -> tuple[dict[int, int], dict[int, tuple[int, str]]]:
-    """(index → first compile of the same program, index → (compile of the name before, what differs))."""
+    """(index → first compile of the same program, index → (compile of the name before, what differs)).
+
+    The first compile of a name in a folder is compared with the last one in the folder before: people put two dumps of
+    one program side by side. It is not where XLA made a folder for each process.
+    """
     first_of: dict[str, Compiled] = {}
     before: dict[tuple[str, str], Compiled] = {}
+    elsewhere: dict[str, Compiled] = {}
     same: dict[int, int] = {}
     differs: dict[int, tuple[int, str]] = {}
     for one in _in_time(compiles):
@@ -179,9 +191,15 @@ def tell_apart(compiles: Sequence[Compiled]) -> tuple[dict[int, int], dict[int, 
         if twin is not one:
             same[one.index] = twin.index
         previous = before.get((one.group, one.name))
+        if previous is None and one.folder is not None:
+            previous = elsewhere.get(one.name)
         before[one.group, one.name] = one
+        if one.folder is not None:
+            elsewhere[one.name] = one
         if previous is not None and previous.facts is not None and (text := _why(previous, previous.facts, one)):
-            differs[one.index] = (previous.index, text)
+            apart = previous.group != one.group
+            where = f"folder {previous.folder or './'} → {one.folder or './'}; " if apart else ""
+            differs[one.index] = (previous.index, where + text)
     return same, differs
 
 
@@ -190,8 +208,16 @@ def _why(previous: Compiled, old: TextFacts, one: Compiled) -> str:
     new = one.facts
     if new is None:
         return ""
-    if old.fingerprint == new.fingerprint:
-        return _flag_difference(previous.flags(), one.flags()) or one.other_difference(previous)
+    texts = "" if old.fingerprint == new.fingerprint else _text_difference(previous, old, one, new)
+    found = [part for part in (texts, flag_difference(previous.flags(), one.flags())) if part]
+    if not found and (other := one.other_difference(previous)):
+        found.append(other)
+    if not found and old.whole != new.whole:
+        found.append(source_difference(previous.text(), one.text()))
+    return "; ".join(found)
+
+
+def _text_difference(previous: Compiled, old: TextFacts, one: Compiled, new: TextFacts) -> str:
     text = difference(old, new)
     if not text.startswith("body") or max(previous.text_bytes, one.text_bytes) > SMALL_BODY_BYTES:
         return text
@@ -201,11 +227,19 @@ def _why(previous: Compiled, old: TextFacts, one: Compiled) -> str:
     return f"{text} ({shown})" if shown else text
 
 
-def _flag_difference(was: Mapping[str, str], now: Mapping[str, str]) -> str:
-    changed = [key for key in sorted(was.keys() | now.keys()) if was.get(key) != now.get(key)]
-    if not changed:
+_SHOWN_FLAGS = 4
+_NO_MATTER = re.compile(r"(?:^|_)(?:dump|dumping|logging)(?:_|$)")
+"""Flags that decide what a compile writes down of itself, not what it gives."""
+
+
+def flag_difference(was: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """The flags that two compiles differ in, but for those that change nothing in one; empty where there is none."""
+    keys = [key for key in sorted(was.keys() | now.keys()) if was.get(key) != now.get(key)]
+    keys = [key for key in keys if not _NO_MATTER.search(key)]
+    if not keys:
         return ""
-    return "flags: " + ", ".join(f"{key} {was.get(key, 'unset')} → {now.get(key, 'unset')}" for key in changed[:4])
+    shown = ", ".join(f"{key} {was.get(key, 'unset')} → {now.get(key, 'unset')}" for key in keys[:_SHOWN_FLAGS])
+    return f"flags: {shown}" + (f" and {len(keys) - _SHOWN_FLAGS} more" if len(keys) > _SHOWN_FLAGS else "")
 
 
 @dataclass(slots=True)
@@ -214,7 +248,10 @@ class _DumpedModule:
 
     module: Module
     facts: TextFacts | None
+    parsed: dict[bytes, Mapping[str, str]]
+    """Flags by the text of their file, which most modules of a dump have alike."""
     known_inputs: Mapping[str, str] | None = None
+    known_flags: Mapping[str, str] | None = None
 
     @property
     def index(self) -> int:
@@ -223,6 +260,10 @@ class _DumpedModule:
     @property
     def group(self) -> str:
         return process_folder(self.module.folder, self.module.name)
+
+    @property
+    def folder(self) -> str | None:
+        return self.module.folder if self.group == self.module.folder else None
 
     @property
     def name(self) -> str:
@@ -242,7 +283,19 @@ class _DumpedModule:
         return b"" if stage is None else stage.read_bytes()
 
     def flags(self) -> Mapping[str, str]:
-        return module_flags(self.module)
+        if self.known_flags is None:
+            self.known_flags = self._flags()
+        return self.known_flags
+
+    def _flags(self) -> Mapping[str, str]:
+        files = self.module.files_of(FileKind.DEBUG_OPTIONS)
+        try:
+            text = self.module.dump.read_file(files[0]) if files else b""
+        except HloscopeError:
+            return module_flags(self.module)
+        if text not in self.parsed:
+            self.parsed[text] = module_flags(self.module)
+        return self.parsed[text]
 
     def other_difference(self, earlier: Compiled, /) -> str:
         if not isinstance(earlier, _DumpedModule):

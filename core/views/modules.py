@@ -191,6 +191,13 @@ class _StoredModule:
         return f"{self.run:06d} {process_folder(str(self.info.get('folder') or ''), self.name)}"
 
     @property
+    def folder(self) -> str | None:
+        from hloscope.core.dumps.listing import process_folder
+
+        folder = str(self.info.get("folder") or "")
+        return folder if process_folder(folder, self.name) == folder else None
+
+    @property
     def when(self) -> tuple[int, int]:
         return _number(self.info.get("timestamp_us")) or 0, self.index if self.xla_id is None else self.xla_id
 

@@ -69,7 +69,7 @@ def test_equal_programs_are_the_same_whatever_their_names_and_lines(write_dump: 
         )
     )
     assert [rows[number].same_as for number in (1, 2, 3, 4)] == [None, rows[1].index, rows[1].index, None]
-    assert rows[2].differs_by is None
+    assert rows[2].differs_by == "source: line 1 → line 22222"
 
 
 def test_equal_programs_may_differ_by_flags(write_dump: WriteDump, hlo: HloText) -> None:
@@ -83,6 +83,43 @@ def test_equal_programs_may_differ_by_flags(write_dump: WriteDump, hlo: HloText)
         },
     )
     assert row.same_as is not None and row.differs_by == "flags: xla_a 1 → 2"
+
+
+def test_flags_are_told_beside_what_differs_in_the_text(write_dump: WriteDump, hlo: HloText, tmp_path: Path) -> None:
+    """Not those that change nothing in a compile; folders that somebody made are compared one with the next."""
+    table = '\nFileNames\n1 "/a/x.py"\n2 "/a/y.py"\n\nFunctionNames\n1 "f"\n\nFileLocations\n'
+    places = "{ids=1 line=%d end_line=99 column=0}\n2 {file_name_id=2 function_name_id=1 line=7 end_line=7}\n\n\n"
+
+    def text(line: int, **change: str) -> str:
+        head, _, body = hlo(**change).partition("\n")
+        return head + "\n" + table + "1 " + places.replace("ids=1", "file_name_id=1 function_name_id=1") % line + body
+
+    def named(folder: str, number: int, text: str, flags: str) -> dict[str, str | bytes]:
+        begin = f"{folder}module_{number:04d}.jit_f."
+        return {f"{begin}before_optimizations.txt": text, f"{begin}debug_options": f'xla_dump_to: "{folder}"\n{flags}'}
+
+    fast = "xla_fast: true\n"
+    many = "".join(f"xla_{letter}: 1\n" for letter in "abcdef")
+    dump = write_dump(
+        {
+            **named("a/", 1, text(3), ""),
+            **named("a/", 2, text(4), "xla_gpu_dump_llvmir: true\n"),
+            **named("a/", 3, text(4, opcode="multiply"), fast),
+            **named("b/", 1, text(4, opcode="multiply"), fast),
+            **named("b/", 2, text(4, opcode="multiply").replace('op_name="x"', 'op_name="y"'), fast),
+            **named("c/", 1, text(4, opcode="multiply"), many),
+        }
+    )
+    import_dump(dump, tmp_path / "run.ledger")
+    for path in (dump, tmp_path / "run.ledger"):
+        assert {f"{row.folder}{row.id}": row.differs_by for row in list_path(str(path)).rows} == {
+            "a/1": None,
+            "a/2": "source: x.py:3 → x.py:4",
+            "a/3": "body (-1 add, +1 multiply); flags: xla_fast unset → true",
+            "b/1": None,
+            "b/2": 'metadata: {op_name="x" source_line=1} → {op_name="y" source_line=1}',
+            "c/1": "folder b/ → c/; flags: " + ", ".join(f"xla_{one} unset → 1" for one in "abcd") + " and 3 more",
+        }
 
 
 def _entry(key: bytes, value: bytes) -> bytes:

@@ -90,10 +90,12 @@ def _devices(text: str | None, count: int) -> Sequence[int]:
     if not body:
         return range(count)
     iota = _ORDER.match(body)
-    listed = _numbers(body.removeprefix("device_ids=")) if iota is None else None
-    ids = listed if iota is None else _transposed(_numbers(iota[1]), _numbers(iota[2]))
-    if ids is None or len(ids) != count:
-        raise ParseError(f"a mesh of {count} devices that lists {len(ids or ())}")
+    if iota is None:
+        ids = _numbers(body.removeprefix("device_ids="))
+    else:
+        ids = _transposed(_numbers(iota[1]), _numbers(iota[2]))
+    if len(ids) != count:
+        raise ParseError(f"a mesh of {count} devices that lists {len(ids)}")
     return ids
 
 

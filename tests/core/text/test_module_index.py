@@ -213,7 +213,8 @@ def test_half_typed_lines_become_one_finding_and_lose_nothing_else(body: str, co
 
 def test_rows_between_lines_that_cannot_be_read_are_all_there() -> None:
     """Every other line of a long body is half typed: nothing whole is lost, and what is wrong stands where it is."""
-    lines = [f"  %a{k} = f32[8]{{0}} add(%p, %p)" if k % 2 else f"  %h{k} = f32[8]{{0}} add(%p, %p" for k in range(3_000)]
+    whole, typed = "  %a{0} = f32[8]{{0}} add(%p, %p)", "  %h{0} = f32[8]{{0}} add(%p, %p"
+    lines = [(whole if k % 2 else typed).format(k) for k in range(3_000)]
     ix = index("\n".join(["HloModule m", "ENTRY %e {", "  %p = f32[8]{0} parameter(0)", *lines, "}", ""]))
     assert [ix.text(2 * k + 2) for k in range(1_500)] == [line.strip() for line in lines[1::2]]
     assert [ix.operands(i) for i in range(2, 3_001, 2)] == [[0, 0]] * 1_500

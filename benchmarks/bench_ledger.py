@@ -15,13 +15,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hloscope.core.ledger import LedgerReader, LedgerWriter, NullLedger, PassRecord, Recorder, RewriteDecision
+from hloscope.core.dumps.importer import import_dump
+from hloscope.core.ledger import LedgerReader, LedgerWriter, NullLedger, Recorder, RewriteDecision
 
-_STAGE = re.compile(
-    r"(?P<prefix>(?:\d+\.)?module_\d+\.[^/]*?)"
-    r"(?:(?P<step>\d{4})\.(?P<pipeline>[^/]*?)\.after_(?P<name>[^/]*?)(?:\.before_(?P<next>[^/]*))?"
-    r"|(?P<end>before_optimizations|(?:\w+_)?after_optimizations))\.txt"
-)
+_STAGE = re.compile(r"(?:\d+\.)?module_\d+\..*(?:\.after_.*|(?:before|after)_optimizations)\.txt")
 _EVENTS = 40_000
 _REPEATS = 5
 
@@ -72,73 +69,37 @@ def _events(folder: Path) -> None:
     print(f"bytes an event      {path.stat().st_size / (_EVENTS * _REPEATS):8.1f}")
 
 
-def _dumps(root: Path) -> Iterator[tuple[Path, list[tuple[re.Match[str], Path]]]]:
+def _dumps(root: Path) -> Iterator[Path]:
     for folder, _, names in os.walk(root):
-        stages = [(match, Path(folder, name)) for name in names if (match := _STAGE.fullmatch(name))]
-        if stages:
-            yield Path(folder), sorted(stages, key=lambda one: (one[0]["prefix"], _order(one[0])))
-
-
-def _order(stage: re.Match[str]) -> int:
-    if stage["end"]:
-        return -1 if stage["end"] == "before_optimizations" else 1 << 30
-    return int(stage["step"])
-
-
-def _import(stages: list[tuple[re.Match[str], Path]], path: Path) -> tuple[int, float]:
-    """(bytes of text, seconds spent in the ledger) of writing one dump's stages as pass rows with snapshots."""
-    text_bytes = 0
-    seconds = 0.0
-    with LedgerWriter(path, force=True) as writer:
-        prefix = None
-        for match, file in stages:
-            data = file.read_bytes()
-            text_bytes += len(data)
-            start = time.process_time()
-            if match["prefix"] != prefix:
-                prefix = match["prefix"]
-                writer.begin_module(prefix, file_prefix=prefix)
-            writer.add_pass(
-                PassRecord(
-                    match["name"] or match["end"],
-                    pipeline=match["pipeline"] or "",
-                    file=file.name,
-                    next_pass=match["next"],
-                    snapshot=writer.add_snapshot(data),
-                    instructions=data.count(b" = "),
-                    changed=None,
-                )
-            )
-            seconds += time.process_time() - start
-        start = time.process_time()
-    return text_bytes, seconds + time.process_time() - start
+        if any(_STAGE.fullmatch(name) for name in names):
+            yield Path(folder)
 
 
 def _corpus(root: Path, folder: Path) -> None:
-    heads = f"{'dump kB':>9}{'stages':>7}{'ledger kB':>10}{'of dump':>9}{'B/stage':>9}{'MB/s':>7}{'read MB/s':>10}"
+    heads = f"{'dump kB':>9}{'rows':>7}{'ledger kB':>10}{'of dump':>9}{'B/row':>9}{'MB/s':>7}{'read MB/s':>10}"
     print(f"\n{'dump':48}{heads}")
     path = folder / "dump.ledger"
     total = [0, 0]
     over: list[str] = []
-    for dump, stages in sorted(_dumps(root)):
+    for dump in sorted(_dumps(root)):
         size = sum(one.stat().st_size for one in dump.rglob("*") if one.is_file())
-        text_bytes, seconds = _import(stages, path)
+        start = time.process_time()
+        import_dump(dump, path, force=True)
+        importing = time.process_time() - start
         with LedgerReader(path) as reader:
             start = time.process_time()
             rows = [row for module in reader.modules() for row in reader.passes(module.id)]
-            for row in rows:
-                assert row.snapshot is not None
-                reader.snapshots.text(row.snapshot)
+            text_bytes = sum(len(reader.snapshots.text(row.snapshot)) for row in rows if row.snapshot is not None)
             reading = time.process_time() - start
         ledger = path.stat().st_size
         total[0] += size
         total[1] += ledger
         name = str(dump.relative_to(root)).removesuffix("/dump")
         if ledger > 0.05 * size:
-            over.append(f"{name} ({size / 1e3:.0f} kB, {len(stages)} stages)")
+            over.append(f"{name} ({size / 1e3:.0f} kB, {len(rows)} rows)")
         print(
-            f"{name:48}{size / 1e3:9.0f}{len(stages):7}{ledger / 1e3:10.1f}{ledger / size:9.1%}"
-            f"{ledger / len(stages):9.0f}{text_bytes / seconds / 1e6:7.0f}{text_bytes / reading / 1e6:10.0f}"
+            f"{name:48}{size / 1e3:9.0f}{len(rows):7}{ledger / 1e3:10.1f}{ledger / size:9.1%}"
+            f"{ledger / len(rows):9.0f}{size / importing / 1e6:7.1f}{text_bytes / reading / 1e6:10.0f}"
         )
     if total[0]:
         print(f"{'all':48}{total[0] / 1e3:9.0f}{'':7}{total[1] / 1e3:10.1f}{total[1] / total[0]:9.1%}")

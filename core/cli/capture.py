@@ -16,7 +16,7 @@ from hloscope.core.cli.outputs import check_outputs
 from hloscope.core.cli.progress import progress
 from hloscope.core.errors import UsageError
 from hloscope.core.views.data import Source
-from hloscope.core.views.modules import captured_modules
+from hloscope.core.views.modules import captured_modules, ledger_build
 from hloscope.core.views.summary import show_ns
 from hloscope.core.xla.capture import capture_command, capture_function
 from hloscope.core.xla.compile import is_function_spec
@@ -148,7 +148,7 @@ def _show(output: str, table: TableOptions) -> None:
         Column("stages", hidden=True),
     ]
     target = {str(row["target"]) for row in rows if row["target"] is not None}
-    source = Source(output, "", None, target.pop() if len(target) == 1 else None, "ledger")
+    source = Source(output, "", ledger_build(output), target.pop() if len(target) == 1 else None, "ledger")
     emit_table(rows, columns, table, source=source)
     if not (table.json or table.jsonl):
         print(f"\n{output}: {os.path.getsize(output):,} bytes; hloscope open {output}")

@@ -43,7 +43,7 @@ def command(path: str, table: TableOptions) -> None:
         Column("target", hidden=True),
         Column("note", hidden=all(row.note is None for row in listing.rows)),
     ]
-    source = Source(path, "", None, listing.target, listing.kind)
+    source = Source(path, "", listing.xla_build, listing.target, listing.kind)
     emit_table(_rows(listing.rows), columns, table, source=source)
 
 

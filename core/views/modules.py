@@ -55,6 +55,8 @@ class Listing:
     notes: list[str]
     target: str | None = None
     """The target of all of them, None where they differ or do not say."""
+    xla_build: str | None = None
+    """The compiler build that made all of them (``jaxlib 0.10.2``); None as for the target."""
 
 
 def list_path(path: str, *, progress: Progress | None = None) -> Listing:
@@ -79,6 +81,7 @@ def list_path(path: str, *, progress: Progress | None = None) -> Listing:
 
 def _dump(path: str, progress: Progress | None) -> Listing:
     from hloscope.core.dumps.listing import list_modules
+    from hloscope.core.dumps.options import xla_build
     from hloscope.core.views.dump_source import open_with_protos
 
     with open_with_protos(path) as dump:
@@ -102,7 +105,10 @@ def _dump(path: str, progress: Progress | None) -> Listing:
             for row in list_modules(dump, progress=progress)
         )
         targets = {row.target for row in rows}
-        return Listing("dump", rows, list(dump.notes), targets.pop() if len(targets) == 1 else None)
+        # One module tells it of all: reading the topology of each would cost as much as the rest of the listing.
+        builds = {module.build for module in dump.modules}
+        build = xla_build(dump.modules[0]) if len(builds) == 1 else None
+        return Listing("dump", rows, list(dump.notes), targets.pop() if len(targets) == 1 else None, build)
 
 
 _LEDGER_MODULES = """
@@ -162,13 +168,18 @@ def _ledger(path: str, progress: Progress | None) -> Listing:
         same, differs = tell_apart(compiles)
         order = compile_order(compiles)
         complete = all(run.complete for run in reader.runs())
+        build = _one_build(reader)
     for index, row in enumerate(rows):
         earlier, how = differs.get(index, (None, None))
         rows[index] = replace(row, same_as=same.get(index), differs_by=how, differs_from=earlier, order=order[index])
     targets = {row.target for row in rows}
-    return Listing(
-        "ledger", tuple(rows), [] if complete else [UNFINISHED], targets.pop() if len(targets) == 1 else None
-    )
+    notes = [] if complete else [UNFINISHED]
+    return Listing("ledger", tuple(rows), notes, targets.pop() if len(targets) == 1 else None, build)
+
+
+def _one_build(reader: LedgerReader) -> str | None:
+    builds = {run.xla_build for run in reader.runs()}
+    return builds.pop() if len(builds) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +265,14 @@ SELECT m.name AS module, r.target AS target,
 FROM module_rows m LEFT JOIN run_rows r ON r.id=m.run
 ORDER BY (SELECT max(s.size) FROM pass_rows p JOIN snapshot_rows s ON s.id=p.snapshot WHERE p.module=m.id) DESC, m.id
 """
+
+
+def ledger_build(path: str) -> str | None:
+    """The compiler build that all runs of a ledger are of; None where they differ or do not say."""
+    from hloscope.core.ledger.queries import LedgerReader
+
+    with LedgerReader(path) as reader:
+        return _one_build(reader)
 
 
 def captured_modules(path: str) -> list[dict[str, object]]:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from hloscope.core.cli import main
 from hloscope.core.dumps.directory import open_dump
 from hloscope.core.dumps.facts import broken, content_digest, count_instructions, scan
 from hloscope.core.dumps.importer import import_dump
 from hloscope.core.dumps.listing import ListingRow, list_modules
-from hloscope.core.views.modules import list_path
+from hloscope.core.views.modules import ledger_build, list_path
 
 HloText = Callable[..., str]
 WriteDump = Callable[[dict[str, str | bytes]], Path]
@@ -163,7 +164,9 @@ def test_options_as_text_are_compared_without_blanks_and_order_of_maps(write_dum
     assert pair(write_dump, hlo(), hlo(), files).differs_by == "options"
 
 
-def test_a_ledger_tells_its_modules_apart_as_the_dump_does(write_dump: WriteDump, hlo: HloText, tmp_path: Path) -> None:
+def test_a_ledger_tells_its_modules_apart_as_the_dump_does(
+    write_dump: WriteDump, hlo: HloText, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     same = {f"module_{number:04d}.jit_f.debug_options": f"xla_a: {number // 3}\n" for number in range(1, 4)}
     dump = write_dump(
         {
@@ -173,11 +176,15 @@ def test_a_ledger_tells_its_modules_apart_as_the_dump_does(write_dump: WriteDump
             **same,
             "module_0004.jit_g.before_optimizations.txt": hlo(name="jit_g")[:-40],
             "module_0005.jit_h.debug_options": "",
+            "hloscope_capture.json": '{"jaxlib": "0.10.2"}',
         }
     )
     import_dump(dump, tmp_path / "run.ledger")
     of_dump, of_ledger = list_path(str(dump)), list_path(str(tmp_path / "run.ledger"))
-    assert of_ledger.rows == of_dump.rows
+    assert of_ledger.rows == of_dump.rows and of_ledger.xla_build == of_dump.xla_build == "jaxlib 0.10.2"
+    assert ledger_build(str(tmp_path / "run.ledger")) == "jaxlib 0.10.2"
+    assert main.run(["ls", str(dump), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["source"]["xla_build"] == "jaxlib 0.10.2"
     by_id = {row.id: row for row in of_ledger.rows}
     assert by_id[2].differs_by == "parameter 0: f32[1024] → f32[8]" and by_id[2].differs_from == by_id[1].index
     assert by_id[3].differs_by == "flags: xla_a 0 → 1" and by_id[3].same_as == by_id[2].index

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from hloscope.core.dumps.filenames import (
     KERNEL_KINDS,
+    MAX_NAME,
     REPORT_KINDS,
     DumpName,
     FileKind,
@@ -591,12 +592,21 @@ def _place_kernel(
         time_fits = file.name.timestamp_us in (None, module.timestamp_us)
         if fits and time_fits and (best is None or len(module.name) > best[0]):
             best = (len(module.name), module, name)
+    if best is None and (home := next((one for one in found.values() if _left_out(one, file)), None)) is not None:
+        whole = ".".join(part for part in (file.name.module_name, file.name.suffix) if part)
+        best = (0, home, file.name._replace(module_name=None, build=None, suffix=whole))
     if best is None:
         module = Module(dump, folder, module_id)
         module.name, module.timestamp_us = file.name.module_name or "", file.name.timestamp_us
         found[(file.name.module_name, file.name.build, file.name.timestamp_us)] = module
         best = (0, module, file.name)
     best[1].files.append(file._replace(name=best[2]))
+
+
+def _left_out(module: Module, file: DumpFile) -> bool:
+    """Whether the name of a file would have been too long with the module's in it, so that XLA left that out."""
+    tag = f".cl_{module.build}" if module.build is not None else ""
+    return len(file.path.rpartition("/")[2]) + len(f".{module.name}{tag}") > MAX_NAME
 
 
 def open_dump(path: str | os.PathLike[str], *, proto_reader: ProtoReader | None = None) -> Dump:

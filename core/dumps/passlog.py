@@ -72,9 +72,11 @@ ModuleKey = tuple[str, int, str]
 
 def _runs_of(module: Module, logged: dict[ModuleKey, list[PassRun]]) -> list[PassRun]:
     ending = f"/{module.folder.strip('/')}" if module.folder else ""
-    for (folder, module_id, name), runs in logged.items():
-        if module_id == module.id and name == module.name and folder.endswith(ending):
-            return runs
+    # Where all file names were too long to hold the module's the log has none for it.
+    for wanted in (module.name, ""):
+        for (folder, module_id, name), runs in logged.items():
+            if module_id == module.id and name == wanted and folder.endswith(ending):
+                return runs
     return []
 
 
@@ -220,9 +222,10 @@ def _on_file(thread: _Thread, runs: dict[ModuleKey, list[PassRun]], path: str, f
     if name.module_id is None:
         return
     key = (folder.rstrip("/"), name.module_id, name.module_name or "")
-    if thread.key is None:
+    known = thread.key
+    if known is None or (key[:2] == known[:2] and not known[2]):
         thread.key = key
-    elif key != thread.key:
+    elif key != known and not (key[:2] == known[:2] and not key[2]):  # a long file name leaves the module's out
         _finish(thread, runs)
         thread.key = key
     file = name.format()

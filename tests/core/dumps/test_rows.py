@@ -352,6 +352,37 @@ def test_two_threads_in_one_log_are_kept_apart() -> None:
     assert runs["/a to b", 2, "f"][1].ns == 5000
 
 
+@pytest.mark.parametrize("length", [208, 221])
+def test_a_name_that_is_too_long_for_some_files_is_one_module(write_dump: WriteDump, hlo: HloText, length: int) -> None:
+    """XLA leaves it out of a file's name of more than 255 characters, with which the first file here is lost."""
+    name = "n" * length
+    steps = ["0000.async-collective.after_pipeline-start.before_a", "0001.async-collective.after_a.before_b"]
+    parts = {"before_optimizations.txt": hlo(), **{f"{step}.txt": hlo() for step in steps},
+             "obj-file.wrapped_reduce-window_kernel_module.o": "", "debug_options": ""}  # fmt: skip
+    full = {f"module_0002.{name}.{part}": text for part, text in parts.items()}
+    files: dict[str, str | bytes] = {
+        one if len(one) <= 255 else one.replace(f".{name}", ""): text for one, text in full.items()
+    }
+    assert 0 < sum(name not in one for one in files) < len(files)
+    log = [
+        line(f"Dumping {list(files)[0]} to /d", file="dump.cc:233"),
+        line(f"Running HLO pass pipeline on module {name}: async-collective"),
+        line(f"Dumping {list(files)[1]} to /d", file="dump.cc:233"),
+        line("  HLO pass a"),
+        line(f"Dumping {list(files)[2]} to /d", file="dump.cc:233"),
+        line("HLO pass: a time: 7 us (7 us) (cumulative: 1 ms)"),
+    ]
+    if length == 208:
+        del files[next(iter(files))]
+    path = write_dump({**files, "hloscope_pass_log.txt": "\n".join(log)})
+    with open_dump(path) as dump:
+        assert [(module.name, len(module.files)) for module in dump.modules] == [(name, len(files))]
+    rows = [row for row in rows_of(path) if row.pipeline]
+    assert [(row.pass_name, row.changed, row.instructions_before, row.ns, row.stage is None) for row in rows] == [
+        ("pipeline-start", False, 4, None, False), ("a", False, 4, 7000, False),
+    ]  # fmt: skip
+
+
 def test_a_log_that_breaks_off_keeps_the_pass_that_was_running() -> None:
     log = [
         line("Dumping module_0001.f.before_optimizations.txt to /d", file="dump.cc:233"),

@@ -10,6 +10,7 @@ import click
 from hloscope.core.cli.opening import module_option, say_notes
 from hloscope.core.cli.output import emit_object, json_option
 from hloscope.core.cli.outputs import check_outputs
+from hloscope.core.cli.pass_settings import fuel_of, pass_flags, warn
 from hloscope.core.cli.progress import progress
 from hloscope.core.errors import CompileError, UsageError
 from hloscope.core.views.inputs import InputKind, classify, content
@@ -17,6 +18,7 @@ from hloscope.core.views.run import load
 from hloscope.core.views.summary import summary_keys, summary_text
 
 if TYPE_CHECKING:
+    from hloscope.core.passes.flags import PassFlags
     from hloscope.core.xla.targets import Target
 
 
@@ -58,15 +60,18 @@ def command(
     from hloscope.core.xla.place import require_place
     from hloscope.core.xla.targets import find_target
 
+    settings = pass_flags(flags, disable_passes, None, dump_to) if engine == "core" else None
+    if settings is not None:
+        dump_to = settings.xla_dump_to or None
     check_outputs(force, ledger=output, folder=dump_to, inputs=[path, *plugin, target])
     require_place(output, force=force)
     device = find_target(target)
-    if engine == "xla":
+    if settings is None:
         if fuel or plugin:
             raise UsageError("--fuel and --plugin go with --engine core")
         _with_xla(path, module, target, output, dump_to, _xla_flags(flags, disable_passes), force)
     else:
-        _with_core(path, module, device, output, dump_to, fuel, disable_passes, flags, plugin, force)
+        _with_core(path, module, device, output, fuel, settings, flags, plugin, force)
     with load(output) as run:
         with progress("reading stages") as report:
             summary = run.summary(progress=report)
@@ -126,20 +131,15 @@ def _with_core(
     module: str | None,
     target: Target,
     output: str,
-    dump_to: str | None,
     fuel: tuple[str, ...],
-    disable: str | None,
+    settings: PassFlags,
     flags: str | None,
     plugin: tuple[str, ...],
     force: bool,
 ) -> None:
-    from dataclasses import replace
-
     from hloscope.core.ledger.record import LedgerWriter, RunInfo
     from hloscope.core.passes.context import PassContext
     from hloscope.core.passes.dump_writer import DumpWriter
-    from hloscope.core.passes.flags import PassFlags
-    from hloscope.core.passes.fuel import Fuel
     from hloscope.core.passes.pipelines import PIPELINES, check_names, compile_module, whole_pipeline
     from hloscope.core.passes.registry import Registry
     from hloscope.core.text import load_module
@@ -151,27 +151,24 @@ def _with_core(
     registry = Registry()
     for file in plugin:
         registry.load_plugin(file)
-    settings = PassFlags(xla_dump_hlo_pass_re=".*" if dump_to is not None else "")
-    if flags is not None:
-        settings = settings.parse(flags)
-    if disable is not None:
-        settings = replace(settings, xla_disable_hlo_passes=(*settings.xla_disable_hlo_passes, *disable.split(",")))
     pipelines = whole_pipeline(target.backend, registry)
     # Names and text are checked before any file is made.
-    check_names(pipelines, PassContext(fuel=Fuel.parse(fuel), flags=settings), registry)
+    check_names(pipelines, PassContext(fuel=fuel_of(settings, fuel), flags=settings), registry)
     text, where = _first_stage(path, module)
     program = load_module(text, path=where)
     dumps = None
-    if dump_to is not None:
+    if settings.xla_dump_to:
         dumps = DumpWriter(
-            dump_to, settings, program.name, target=target.backend, prefix=_dump_prefix(target), force=force
-        )
+            settings.xla_dump_to, settings, program.name, target=target.backend, prefix=_dump_prefix(target),
+            force=force,
+        )  # fmt: skip
     info = RunInfo(kind="core", tool_version=version(), target=target.name, flags=flags, source=path)
     with LedgerWriter(output, info, force=force) as writer:
         writer.begin_module(program.name)
-        ctx = PassContext(writer, Fuel.parse(fuel), settings, target.name, dumps=dumps)
+        ctx = PassContext(writer, fuel_of(settings, fuel), settings, target.name, dumps=dumps)
         with registry.plugin_faults():
             result = compile_module(program, pipelines, ctx, registry)
+    warn(settings.warnings())
     say_notes(result.warnings)
 
 

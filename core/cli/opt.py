@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from hloscope.core.cli.output import Column, TableOptions, emit_object, emit_table, json_option
 from hloscope.core.cli.outputs import check_outputs
+from hloscope.core.cli.pass_settings import fuel_of, pass_flags, warn
 from hloscope.core.errors import DumpError, UsageError
 from hloscope.core.views.data import Source
 
@@ -78,7 +78,8 @@ def command(
     if path is None:
         raise UsageError("opt needs a module to read", hint="hloscope opt --passes algsimp IN -o OUT")
     chosen = _chosen_passes(passes, pipeline, until, registry)
-    settings = _flags(flags, disable_passes, enable_passes_only, dump_to)
+    settings = pass_flags(flags, disable_passes, enable_passes_only, dump_to)
+    dump_to = settings.xla_dump_to or None
     if as_json and output == "-":
         raise UsageError("--json and -o - both write to standard output")
     written = None if output == "-" else output
@@ -98,8 +99,7 @@ def command(
     if as_json:
         answer = {"changed": changed, "passes": rows}
         emit_object(answer, True, "", source=Source(path, module.name, None, target))
-    for warning in ctx.final_warnings():
-        print(f"hloscope: warning: {warning}", file=sys.stderr)
+    warn((*settings.warnings(), *ctx.final_warnings()))
     return 0
 
 
@@ -134,19 +134,6 @@ def _chosen_passes(passes: str | None, pipeline: str | None, until: str | None, 
     return transforms_pipeline(made, registry)
 
 
-def _flags(text: str | None, disable: str | None, enable: str | None, dump_to: str | None) -> PassFlags:
-    from hloscope.core.passes.flags import PassFlags
-
-    flags = PassFlags(xla_dump_hlo_pass_re=".*" if dump_to is not None else "")
-    if text is not None:
-        flags = flags.parse(text)
-    if disable is not None:
-        flags = replace(flags, xla_disable_hlo_passes=(*flags.xla_disable_hlo_passes, *disable.split(",")))
-    if enable is not None:
-        flags = replace(flags, xla_enable_hlo_passes_only=(*flags.xla_enable_hlo_passes_only, *enable.split(",")))
-    return flags
-
-
 def _load(path: str) -> HloModule:
     from hloscope.core.text import load_module
     from hloscope.core.views.inputs import read_hlo_text
@@ -161,13 +148,12 @@ def _run(
     from hloscope.core.ledger.record import LedgerWriter, RunInfo
     from hloscope.core.passes.context import PassContext
     from hloscope.core.passes.dump_writer import DumpWriter
-    from hloscope.core.passes.fuel import Fuel
     from hloscope.core.passes.pipelines import check_names, compile_module
     from hloscope.core.version import version
 
     with ExitStack() as stack:
         # Names are checked before any file is made.
-        check_names(chosen, PassContext(fuel=Fuel.parse(fuel), flags=flags), registry)
+        check_names(chosen, PassContext(fuel=fuel_of(flags, fuel), flags=flags), registry)
         dumps = None
         if dump_to is not None:
             dumps = DumpWriter(dump_to, flags, module.name, target=target, force=force)
@@ -176,7 +162,7 @@ def _run(
             info = RunInfo(kind="core", tool_version=version(), target=target, source=source)
             writer = stack.enter_context(LedgerWriter(ledger, info, force=force))
             writer.begin_module(module.name)
-        ctx = PassContext(writer, Fuel.parse(fuel), flags, target, dumps=dumps)
+        ctx = PassContext(writer, fuel_of(flags, fuel), flags, target, dumps=dumps)
         with registry.plugin_faults():
             result = compile_module(module, chosen, ctx, registry)
     return result.changed, ctx

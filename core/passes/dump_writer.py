@@ -9,15 +9,17 @@ Source: ``openxla/xla:xla/service/dump.cc#DumpHloModuleBetweenPassesIfEnabled``,
 from __future__ import annotations
 
 import os
+import platform
 import re
 import time
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hloscope.core.dumps.filenames import DumpName, FileKind, Point
 from hloscope.core.errors import DumpError, UsageError
 from hloscope.core.hlo.attributes import quote
-from hloscope.core.text.printer import print_module
+from hloscope.core.text.printer import DEFAULT, PrintOptions, print_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,7 +54,12 @@ class DumpWriter:
         self, directory: str, flags: PassFlags, module_name: str, *, module_id: int = 0, target: str = "cpu",
         prefix: str | None = None, force: bool = False,
     ) -> None:  # fmt: skip
+        self.root = directory
         self.directory = directory
+        """Where the files go: the root, or the module's folder in it."""
+        if flags.xla_dump_hlo_to_subfolder:
+            process = sanitize(f"{platform.node()}_{os.getpid()}")
+            self.directory = os.path.join(directory, sanitize(module_name), process)
         self.module_id = module_id
         self._module_name = sanitize(module_name)
         self._flags = flags
@@ -61,6 +68,11 @@ class DumpWriter:
         self._after = f"{prefix}{Point.AFTER.value}"
         """Name of the last dump point; `prefix` is what stands before it, such as ``sm_9.0a_gpu_``."""
         self._force = force
+        self._print = replace(
+            DEFAULT if flags.xla_dump_hlo_as_long_text else PrintOptions.short(),
+            metadata=not flags.xla_dump_disable_metadata, large_constants=flags.xla_dump_large_constants,
+        )  # fmt: skip
+        self._flags_told = False
         self._step = 0
         self._written: list[str] = []
         self._timestamp: int | None = None
@@ -112,7 +124,7 @@ class DumpWriter:
             before=sanitize(before),
         )  # fmt: skip
         self._step += 1
-        return (self._write(name, print_module(module)),)
+        return (self._write(name, self._text(module)),)
 
     def write_inside(self, module: HloModule, pass_name: str, step_name: str) -> tuple[str, ...]:
         """Write the module within a pass that has steps of its own, where the pass matches."""
@@ -124,7 +136,7 @@ class DumpWriter:
             extension=".txt",
         )  # fmt: skip
         self._step += 1
-        return (self._write(name, print_module(module)),)
+        return (self._write(name, self._text(module)),)
 
     def write_before(self, module: HloModule) -> tuple[str, ...]:
         """Write the module as it came."""
@@ -172,7 +184,22 @@ class DumpWriter:
     def _bookend(self, module: HloModule, bookend: str, point: Point) -> tuple[str, ...]:
         if not self.enabled:
             return ()
-        return (self._write(self._name(point=point, bookend=bookend), print_module(module)),)
+        return (self._write(self._name(point=point, bookend=bookend), self._text(module)), *self._write_flags())
+
+    def _write_flags(self) -> tuple[str, ...]:
+        """The flags that are not as XLA has them by default, once."""
+        if self._flags_told:
+            return ()
+        self._flags_told = True
+        flags = replace(self._flags, xla_dump_to=self.root).changed
+        name = DumpName(
+            FileKind.DEBUG_OPTIONS, module_id=self.module_id, module_name=self._module_name, suffix="debug_options",
+            extension="",
+        )  # fmt: skip
+        return (self._write(name, "".join(f"{flag}: {value}\n" for flag, value in flags)),)
+
+    def _text(self, module: HloModule) -> str:
+        return print_module(module, self._print)
 
     def _name(
         self, *, point: Point, bookend: str | None = None, step: int | None = None, pipeline: str | None = None,

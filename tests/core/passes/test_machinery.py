@@ -759,7 +759,7 @@ def dumped(tmp_path: Path, flags: PassFlags, target: str = "cpu") -> list[str]:
     return [name.removeprefix("module_0000.negates.") for name in found]
 
 
-BOOKENDS = ["before_optimizations.txt", "cpu_after_optimizations.txt"]
+BOOKENDS = ["before_optimizations.txt", "cpu_after_optimizations.txt", "debug_options"]
 
 
 def test_dot_star_writes_starts_and_changes(tmp_path: Path) -> None:
@@ -800,7 +800,9 @@ def test_pipelines_and_modules_are_chosen(tmp_path: Path) -> None:
 
 
 def test_no_pass_pattern_means_bookends_only(tmp_path: Path) -> None:
-    assert dumped(tmp_path, PassFlags(), target="gpu") == ["before_optimizations.txt", "gpu_after_optimizations.txt"]
+    assert dumped(tmp_path, PassFlags(), target="gpu") == [
+        "before_optimizations.txt", "debug_options", "gpu_after_optimizations.txt",
+    ]  # fmt: skip
 
 
 def test_names_are_read_back_and_metadata_lists_every_run(tmp_path: Path) -> None:

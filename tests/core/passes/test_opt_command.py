@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from hloscope.core.cli.main import run
+from hloscope.core.dumps.options import parse_debug_options
 from hloscope.core.errors import UsageError
 from hloscope.core.ledger import LedgerReader
 from hloscope.core.passes.pipeline import HloPassFix, HloPassPipeline, pass_names
@@ -102,7 +104,11 @@ def test_a_ledger_and_a_dump_are_written_and_not_overwritten(
         "module_0000.sums.0002.transforms_pipeline.after_dce.before_pipeline-end.txt",
         "module_0000.sums.before_optimizations.txt",
         "module_0000.sums.cpu_after_optimizations.txt",
+        "module_0000.sums.debug_options",
     ]
+    assert parse_debug_options((dump / "module_0000.sums.debug_options").read_text()) == {
+        "xla_dump_to": str(dump), "xla_dump_hlo_pass_re": ".*", "xla_dump_large_constants": "true",
+    }  # fmt: skip
     before = {one: one.read_bytes() for one in (*dump.iterdir(), ledger)}
     capsys.readouterr()
     assert opt("--passes", "cse", module, "--ledger", ledger) == 2
@@ -111,6 +117,41 @@ def test_a_ledger_and_a_dump_are_written_and_not_overwritten(
     assert said.out == "" and len(said.err.splitlines()) == 2
     assert {one: one.read_bytes() for one in before} == before
     assert opt(*words, "--force") == 0
+
+
+def test_flags_of_a_real_compile_can_be_pasted(
+    module: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.node", lambda: "host")
+    module.write_text(TEXT.replace("negate(%a)", 'negate(%a), metadata={op_name="n"}'))
+    flags = (
+        f"--xla_dump_to={tmp_path / 'dump'} --xla_dump_hlo_as_text --xla_dump_hlo_as_proto --xla_fuel=dce=0 "
+        "--xla_dump_hlo_as_long_text=false --xla_dump_disable_metadata --xla_dump_hlo_to_subfolder "
+        "--xla_gpu_autotune_level=0 --xla_disable_hlo_passes=cse --xla_disable_hlo_passes=tuple-simplifier"
+    )
+    passes = "cse,tuple-simplifier,algsimp,dce"
+    assert opt("--passes", passes, module, "-o", tmp_path / "out", "--flags", flags) == 0
+    assert capsys.readouterr().err == (
+        "hloscope: warning: no effect here: --xla_dump_hlo_as_proto, --xla_gpu_autotune_level\n"
+    )
+    folder = tmp_path / "dump" / "sums" / f"host_{os.getpid()}"
+    before, after, told = sorted(folder.iterdir())  # no pass was asked for
+    assert before.name == "module_0000.sums.before_optimizations.txt" and "_after_" in after.name
+    assert "%" not in before.read_text() and "metadata=" not in before.read_text()
+    made = load_module((tmp_path / "out").read_text())
+    assert [one.name for one in made.entry if one.name in ("kept", "dead", "sum")] == ["kept", "dead"]
+    assert told.read_text().splitlines() == [
+        'xla_disable_hlo_passes: "cse"',
+        'xla_disable_hlo_passes: "tuple-simplifier"',
+        f'xla_dump_to: "{tmp_path / "dump"}"',
+        "xla_dump_hlo_as_text: true",
+        "xla_dump_hlo_to_subfolder: true",
+        "xla_dump_hlo_as_long_text: false",
+        "xla_dump_disable_metadata: true",
+        "xla_dump_large_constants: true",
+    ]
+    assert opt("--passes", "dce", module, "--flags", "--xla_dump_hlo_pas_re=cse") == 2
+    assert "did you mean xla_dump_hlo_pass_re" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -131,7 +172,7 @@ def test_a_ledger_and_a_dump_are_written_and_not_overwritten(
         (["--passes", "dce", "--disable-passes", "dce:x"], "after ':'"),
         (["--passes", "dce", "--disable-passes", "dc"], "did you mean dce?"),
         (["--passes", "dce", "--disable-passes", "dce", "--enable-passes-only", "dce"], "cannot set both"),
-        (["--passes", "dce", "--flags", "--xla_nope=1"], "no flag is called 'xla_nope'"),
+        (["--passes", "dce", "--flags", "--nope=1"], "no flag is called 'nope'"),
         (["--passes", "dce", "--json", "-o", "-"], "both write to standard output"),
         (["--passes", "dce", "--plugin", "nowhere.py"], "nowhere.py: the plugin cannot be read"),
     ],

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 try:
     import click
@@ -174,12 +174,27 @@ def _invoke(args: list[str]) -> object:
         return ended.exit_code
 
 
+class _Output(io.FileIO):
+    """Standard output, which errors of writing name."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = _OUTPUT
+            raise
+
+
 def main() -> NoReturn:
     """The console script."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.RawIOBase):
-        # Unbuffered (PYTHONUNBUFFERED), a short write to a full disk would be taken for a whole one.
-        whole = io.BufferedWriter(sys.stdout.buffer)
-        sys.stdout = io.TextIOWrapper(whole, sys.stdout.encoding, sys.stdout.errors, line_buffering=True)
+    if sys.stdout is None:  # closed by whoever started us: nobody is to read it
+        sys.stdout = open(os.devnull, "w")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Buffered in any case: without (PYTHONUNBUFFERED), a short write to a full disk would be taken for a whole one.
+        plain = sys.stdout
+        at_once = plain.line_buffering or isinstance(plain.buffer, io.RawIOBase)
+        whole = io.BufferedWriter(_Output(plain.fileno(), "wb", closefd=False))
+        sys.stdout = io.TextIOWrapper(whole, plain.encoding, plain.errors, line_buffering=at_once)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -234,6 +249,8 @@ def _unexpected(error: Exception) -> int:
 
         traceback.print_exc()
     if isinstance(error, OSError) and error.strerror:
+        if error.filename == _OUTPUT:
+            _drop_output()
         where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else _full_place(error)
         return _fail(f"{where}: {error.strerror}" if where else error.strerror, EXIT_UNUSABLE)
     what = " ".join(f"{type(error).__name__}: {error}".split())
@@ -252,11 +269,6 @@ def _full_place(error: OSError) -> str:
     import shutil
     import tempfile
 
-    try:
-        sys.stdout.flush()  # what could not be written still waits there
-    except (OSError, ValueError):
-        _drop_output()
-        return _OUTPUT
     with suppress(OSError):
         folder = tempfile.gettempdir()
         if error.errno == errno.ENOSPC and shutil.disk_usage(folder).free < _NO_ROOM:

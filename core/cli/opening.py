@@ -11,6 +11,7 @@ import click
 
 from hloscope.core.cli.outputs import refuse_existing as refuse_existing
 from hloscope.core.cli.progress import waiting
+from hloscope.core.errors import HloscopeError
 from hloscope.core.views.run import Run, load
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -25,12 +26,22 @@ def module_option(command: Command) -> Command:
 
 @contextmanager
 def opened(path: str, module: str | None = None) -> Generator[Run, None, None]:
-    """The run behind a path, closed at the end; what the reader should know goes to stderr first."""
+    """The run behind a path, closed at the end; what the reader should know of it goes to stderr."""
     with waiting_for(path):
         run = load(path, module)
     with run:
-        say_notes(run.notes)
-        yield run
+        # What is said of a single text is that it is not whole: an error that ends the command says so itself, with
+        # the place, or is told together with it.
+        faults = run.notes if run.source.kind == "hlo" else []
+        if not faults:
+            say_notes(run.notes)
+        try:
+            yield run
+        except HloscopeError as error:
+            if faults and error.line is None and error.hint is None:
+                error.hint = faults[0]
+            raise
+        say_notes(faults)
 
 
 def waiting_for(path: str) -> AbstractContextManager[None]:

@@ -9,13 +9,12 @@ from contextlib import closing
 
 import click
 
-from hloscope.core.cli.opening import say_notes
+from hloscope.core.cli.opening import opened
 from hloscope.core.cli.output import Column, TableOptions, emit_table, table_options
 from hloscope.core.errors import UsageError
 from hloscope.core.ledger.queries import Cell, LedgerReader
 from hloscope.core.views.data import Source
 from hloscope.core.views.inputs import InputKind, classify
-from hloscope.core.views.run import load
 
 
 @click.command("sql", epilog="Example: hloscope sql run.ledger 'select pass, count(*) n from rewrites group by pass'")
@@ -38,8 +37,7 @@ def command(path: str, query: str, table: TableOptions) -> None:
         with LedgerReader(path) as reader:
             _answer(reader.sql_rows(query), _source(path, reader), table)
         return
-    with load(path) as run:
-        say_notes(run.notes)
+    with opened(path) as run:
         _answer(run.sql_rows(query), run.source, table)
 
 

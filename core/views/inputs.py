@@ -28,6 +28,8 @@ MAX_ONE_LINE_BYTES = 16 << 20
 _UNPACKED_AT_ONCE = 4 << 20
 LEDGER_MAGIC = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
+_ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06", b"\x28\xb5\x2f\xfd")
+_TAR_MARK_AT, _TAR_MARK = 257, b"ustar"
 
 # Where HLO text may begin, after blanks and comments: a module, or a bare computation as XLA's parser takes it.
 _BLANKS = r"(?:\s|/\*.*?\*/|//[^\n]*(?:\n|\Z))*"
@@ -86,8 +88,7 @@ class Input:
 def classify(path: str) -> Input:
     """What `path` is. Raises ``DumpError`` or ``ParseError``, one line, where it is nothing that can be opened."""
     if path == "-":
-        data = _read_stdin()
-        return Input(path, _kind_of_bytes(path, data[:SNIFFED_BYTES], len(data)), data)
+        return _of_pipe(path, _read_stdin())
     try:
         info = os.stat(path)
     except (OSError, ValueError) as error:
@@ -96,8 +97,7 @@ def classify(path: str) -> Input:
     if stat.S_ISDIR(info.st_mode):
         return Input(path, InputKind.DIRECTORY)
     if stat.S_ISFIFO(info.st_mode):  # a shell's <(…)
-        data = _read_all(path)
-        return Input(path, _kind_of_bytes(path, data[:SNIFFED_BYTES], len(data)), data)
+        return _of_pipe(path, _read_all(path))
     if not stat.S_ISREG(info.st_mode):
         raise DumpError("neither a directory nor a file", path=path)
     if info.st_size == 0:
@@ -166,12 +166,23 @@ def looks_like_hlo(head: str) -> bool:
     return any(pattern.match(head) is not None for pattern in (_MODULE, _COMPUTATION, _INSTRUCTION))
 
 
+def _of_pipe(path: str, data: bytes) -> Input:
+    """What came through a pipe. Raises DumpError for what is read in places and not from front to end."""
+    head = data[:SNIFFED_BYTES]
+    front = _gzip_front(head, path) if head.startswith(_GZIP) else head
+    for what, found in (
+        ("a ledger", head.startswith(LEDGER_MAGIC)),
+        ("an archive", head.startswith(_ARCHIVES) or front[_TAR_MARK_AT:].startswith(_TAR_MARK)),
+    ):
+        if found:
+            raise DumpError(f"{what} cannot be read from a pipe; give its path", path=path)
+    return Input(path, _kind_of_bytes(path, head, len(data)), data)
+
+
 def _kind_of_bytes(path: str, head: bytes, size: int) -> InputKind:
     name = path.lower()
     if not head.strip():
         raise ParseError("nothing in it but blanks" if head else "the file is empty", path=path)
-    if head.startswith(LEDGER_MAGIC):
-        raise DumpError("a ledger cannot be read from a pipe; give its path", path=path)
     if size > MAX_TEXT_BYTES:
         raise UnsupportedError(f"{size} bytes are more than one HLO file may have", path=path)
     if head.startswith(_GZIP):
@@ -251,7 +262,7 @@ def _is_archive(path: str) -> bool:
         return True
     # A gzip file may be an archive, one text or one proto: its content decides.
     front = _gzip_front(head, path)
-    return front[257:262] == b"ustar"
+    return front[_TAR_MARK_AT:].startswith(_TAR_MARK)
 
 
 def _gzip_front(head: bytes, path: str) -> bytes:

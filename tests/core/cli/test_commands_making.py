@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import threading
 import zipfile
 from pathlib import Path
@@ -153,6 +155,24 @@ def test_standard_input_is_read_once(tiny: Path) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, MODULE.strip())
 
 
+@pytest.mark.parametrize("form", ["w:", "w:gz", "zip"])
+def test_an_archive_on_a_pipe_is_said_to_be_one(
+    capsys: pytest.CaptureFixture[str], tiny: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    made = io.BytesIO()
+    if form == "zip":
+        with zipfile.ZipFile(made, "w") as archive:
+            archive.write(tiny)
+    else:
+        with tarfile.open(fileobj=made, mode=form) as tar:  # pyright: ignore[reportCallIssue,reportArgumentType]
+            tar.add(tiny)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(made.getvalue())))
+    assert hloscope(capsys, "ls", "-")[::2] == (
+        2,
+        "hloscope: -: an archive cannot be read from a pipe; give its path\n",
+    )
+
+
 @pytest.mark.parametrize("many", [False, True])
 def test_files_that_cannot_be_used(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path, many: bool) -> None:
     (tmp_path / "f.hlo").write_bytes(b"\0\1\2" * 100)
@@ -268,8 +288,18 @@ def test_what_is_not_public_is_refused_with_what_there_is_instead(
 def test_compile_of_broken_text_writes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "cut.hlo").write_text(MODULE[: MODULE.index("ROOT") + 10])
     code, _, err = hloscope(capsys, "compile", tmp_path / "cut.hlo", "-o", tmp_path / "l")
-    assert code == 2 and "cut.hlo:8:" in err
+    assert code == 2 and "cut.hlo:8:" in err and err.count("\n") == 1
     assert not (tmp_path / "l").exists()
+    cut = tmp_path / "cut.hlo"
+    cut.write_text(MODULE[: MODULE.index("%same = ")])
+    for words, said in (
+        (["run", cut], "cut.hlo:7:"),
+        (["why", cut, "n"], "no instruction 'n' in the module (the text breaks off inside"),
+        (["sql", cut, "select 1"], "SQL needs a ledger"),
+    ):
+        code, _, err = hloscope(capsys, *words)
+        assert code == 2 and said in err and err.count("\n") == 1
+    assert "note: the text breaks off" in hloscope(capsys, "passes", cut)[2]
 
 
 def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str], tiny: Path, tmp_path: Path) -> None:

@@ -107,6 +107,15 @@ def test_how_it_ends(
     assert capsys.readouterr().err == line
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_below_standard_output_is_named() -> None:
+    program = "from hloscope.core.cli import main; main._invoke = lambda _: print('x' * 9000); main.main()"
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == b"hloscope: standard output: No space left on device\n"
+
+
 def test_the_traceback_can_be_asked_for(
     planted: dict[str, click.Command], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from hloscope.core.dumps.facts import broken, unfinished
 from hloscope.core.errors import DumpError, UsageError
 from hloscope.core.views.config_keys import CONFIG
 from hloscope.core.views.data import InstructionChange, Source, StageDiff
-from hloscope.core.views.narrowed import lost_range, running_passes
+from hloscope.core.views.narrowed import lost_range
 from hloscope.core.views.run import Run, diff_runs, label, load
 from hloscope.core.views.stages import module_name
 from hloscope.core.views.why import part_changes, without_metadata
@@ -96,7 +96,7 @@ def _of_its_steps(run: Run, stage: int) -> list[str]:
     stages are lost it shows what others did, too."""
     rows = run.outline
     row, first = rows[stage], stage
-    started = running_passes(rows)
+    started = run.running_passes
     if stage in started:
         return [f"what {started[stage]} did before the pipeline that it runs began"]
     if (among := lost_range(run, stage)) is not None:

@@ -72,7 +72,7 @@ def among(run: Run, index: int, pattern: str | None) -> str | None:
         return row.unannounced
     if not index or not row.own_snapshot:
         return None
-    if row.pass_name == _START and (name := running_passes(run.outline).get(index)) is not None:
+    if row.pass_name == _START and (name := run.running_passes.get(index)) is not None:
         return f"{name} … {name}"
     last = run.outline[index - 1]
     # A row without a snapshot stands for a pass that the compiler told of: then none is left out.
@@ -123,7 +123,7 @@ def lost_stages(rows: Sequence[StageRow]) -> dict[int, tuple[int, ...]]:
 def lost_range(run: Run, index: int) -> str | None:
     """``A … B`` for a stage that shows the work of passes whose own stages are lost."""
     rows = run.outline
-    if index not in lost_stages(rows):
+    if index not in run.lost:
         return None
     last = next((at for at in range(index - 1, -1, -1) if rows[at].file is not None), None)
     if last is None or _follows(rows[last], rows[index]):

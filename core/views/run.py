@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -192,7 +193,7 @@ class Run:
                     after = self._read(row.snapshot).instructions
                 rows.append(_pass_row(index, row, after if before is None else before, after))
                 before = after
-            for at, name in running_passes(known).items():
+            for at, name in self.running_passes.items():
                 if rows[at].changed and rows[at].unannounced is None:
                     rows[at] = replace(rows[at], inside=name)
             for at in () if self.source.by_core else unseen_rows(known):
@@ -200,15 +201,25 @@ class Run:
             self._rows, self._passes = known, rows
             for at in {row.index + 1 for row in rows if row.fault is not None}:
                 self._mark_unread(at)
-            for at in lost_stages(known):
+            for at in self.lost:
                 if rows[at].changed and rows[at].unannounced is None:
                     rows[at] = replace(rows[at], unread=unread_range(self, at, None), inside=None)
         return self._passes
 
+    @cached_property
+    def lost(self) -> dict[int, tuple[int, ...]]:
+        """Row → the numbers of the stages that were dumped right before its own and are not there any more."""
+        return lost_stages(self.outline)
+
+    @cached_property
+    def running_passes(self) -> dict[int, str]:
+        """The starts of pipelines that a pass runs: row → that pass."""
+        return running_passes(self.outline)
+
     @property
     def lost_note(self) -> str | None:
         """What is said of numbered stages that were dumped and are not there any more; None where none is missing."""
-        numbers = [number for found in lost_stages(self.outline).values() for number in found]
+        numbers = [number for found in self.lost.values() for number in found]
         return lost_note(numbers) if numbers else None
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -50,9 +51,18 @@ def own_times(rows: Sequence[PassRow]) -> list[PassRow]:
 
     The row of a nested pipeline is left out where the rows of its passes, which stand beside it and carry its name as
     their pipeline's, tell times: it holds theirs. Steps that a pass dumps under its own name tell none, and a pass may
-    have the name of a pipeline elsewhere; both keep their row.
+    have the name of a pipeline elsewhere; both keep their row. A pass that runs a pipeline of another name keeps what
+    that does not take.
     """
-    return [row for at, row in enumerate(rows) if not _holds_others(rows, at)]
+    own = {at: row for at, row in enumerate(rows) if not _holds_others(rows, at)}
+    for at, start in enumerate(rows):
+        if start.inside is None:
+            continue
+        end = next((i for i in range(at, len(rows)) if rows[i].pass_name == start.inside), at)
+        held = sum(own[i].ns or 0 for i in range(at, end) if i in own)
+        if held and end in own and (ns := own[end].ns) is not None:
+            own[end] = replace(own[end], ns=max(0, ns - held))
+    return list(own.values())
 
 
 def _holds_others(rows: Sequence[PassRow], at: int) -> bool:

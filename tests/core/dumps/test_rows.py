@@ -15,6 +15,7 @@ from hloscope.core.dumps.passlog import PassRun, parse_log, parse_metadata, pass
 from hloscope.core.dumps.rows import TimelineRow, every_change_dumped, timeline
 from hloscope.core.dumps.textproto import parse_textproto
 from hloscope.core.views.run import load
+from hloscope.core.views.summary import own_times
 
 HloText = Callable[..., str]
 WriteDump = Callable[[dict[str, str | bytes]], Path]
@@ -259,6 +260,7 @@ def test_a_pass_that_runs_a_pipeline_of_another_name_is_one_row_and_owns_what_th
             assert [row.inside for row in run.passes] == [None, "spmd-partitioning", *[None] * 4]
             made = next(one for one in run.why("multiply.4", stage=1).passes if one.what == "appeared")
             assert made.among == "spmd-partitioning … spmd-partitioning"
+            assert [row.ns for row in own_times(run.passes)] == [1000, 0, 4000, 4000, 0, 0]
     assert main.run(["diff", str(path), "--stage", "3"]) == 0
     assert "rows 1 to 2 are steps of spmd-partitioning; all that it changed: --from 0" in capsys.readouterr().err
     # That the pass reported nothing is told by its file not being there: then nobody announced the change.

@@ -23,7 +23,8 @@ _LATE = re.compile(r"\A[^\n]*\bis_scheduled=true|\bbitcast\(|\bfusion\(|\bcopy-s
 """What only a module after layout assignment has."""
 _PARTITIONS = re.compile(r"\A\s*HloModule [^\n]*\bnum_partitions=([2-9]|[1-9]\d+)\b")
 _SHARDING = re.compile(r"\bsharding=\{")
-_EXCEPTION = re.compile(r"\A.* ended with status \d+: [\w.]*Error: (?:[A-Z_]+: )?")
+_REFUSED = re.compile(r"\A.*? (?:ended with status \d+: [\w.]*Error: (?:[A-Z_]+: )?|was ended by SIGABRT: )")
+"""An exception, or an abort that says why: a check of XLA's that does not hold."""
 
 
 def execute_hlo_text(
@@ -63,9 +64,10 @@ def execute_hlo_text(
                 "child_execute.py", request, env=env, timeout=timeout, what="running the module on XLA:CPU", start=start
             )
         except CompileError as error:
-            if _LATE.search(text) is None or _EXCEPTION.match(error.message) is None:
+            told = _REFUSED.match(error.message)
+            if _LATE.search(text) is None or told is None:
                 raise
-            said = _EXCEPTION.sub("", error.message)
+            said = error.message[told.end() :]
             raise CompileError(
                 f"XLA:CPU compiles the module again and refuses it, since it is optimized already: {said}",
                 hint="take an earlier stage, or --engine reference",

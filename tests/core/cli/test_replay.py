@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
 
 from hloscope.core.cli import main
+from hloscope.core.errors import CompileError
 from hloscope.core.runtime import npz
 from hloscope.core.runtime.compare import compare_all, rules_for
 from hloscope.core.text import load_module
+from hloscope.core.xla.execute import execute_hlo_text
 
 KEYS = {"index", "status", "max_abs", "max_ulp", "worst_index"}
 
@@ -42,6 +47,24 @@ def test_a_stage_that_xla_does_not_compile_again(capsys: pytest.CaptureFixture[s
     assert err.startswith(f"hloscope: {path}: ") and "optimized already" in err and "--engine reference" in err
     assert "JaxRuntimeError" not in err
     assert hloscope(capsys, "run", path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("first_line", "expected"),
+    [
+        ("HloModule late, is_scheduled=true", "refuses it, since it is optimized already: Check failed: has_layout()"),
+        ("HloModule early", "was ended by SIGABRT: Check failed: has_layout()"),
+    ],
+)
+def test_an_abort_of_the_compiler_is_told_by_what_it_was_given(first_line: str, expected: str) -> None:
+    def aborts(command: Sequence[str], env: Mapping[str, str], said: BinaryIO, timeout: float) -> int:
+        said.write(b"F1130 19:00:00.000000 7 shape_util.cc:1] Check failed: has_layout() f32[11]\n")
+        return -signal.SIGABRT
+
+    text = f"{first_line}\n\nENTRY %e (x: f32[4]) -> f32[4] {{\n  ROOT %x = f32[4]{{0}} parameter(0)\n}}\n"
+    with pytest.raises(CompileError) as caught:
+        execute_hlo_text(text, [np.zeros(4, np.float32)], start=aborts)
+    assert expected in caught.value.message
 
 
 @pytest.fixture

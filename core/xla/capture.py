@@ -33,6 +33,8 @@ from hloscope.core.xla.protos import proto_reader
 from hloscope.core.xla.scratch import keep_folder, scratch_folder
 from hloscope.core.xla.targets import package_version
 
+_GROUP_SECONDS = 1.0
+"""Within this time a signal that was sent to a group has ended a process of it."""
 _LOG_START = re.compile(rb"^[VIWEF][0-9]{4} ")
 _NOT_IN_RE2 = re.compile(r"\A(?:\\\\|\\[^1-9\\]|[^\\])*?(?P<form>\(\?(?:<?[=!]|>|\(|P=|#)|\\[1-9])")
 _ONLY_IN_RE2 = re.compile(r"\\[pP](?:\{[^}]*\}|[A-Za-z])|\\[zCQE]|\(\?-?[imsU]+(?:-[imsU]+)?\)|\[\[:\^?[a-z]+:\]")
@@ -281,7 +283,7 @@ def _same_environment(python: str) -> bool:
 def _run(argv: list[str], env: dict[str, str], log_path: str, stderr: BinaryIO, held: tuple[int, ...]) -> int:
     """Runs the program to its end; its stderr goes on to ours, the compiler's log lines to a file."""
     reader, writer = _stderr_channel(stderr)
-    # Ctrl-C reaches the program through the terminal; what it compiled until then is still imported.
+    # What the program compiled until it is interrupted is still imported.
     with _signals_are_the_programs() as signals:
         try:
             child = signals.child = subprocess.Popen(argv, env=env, stderr=writer, pass_fds=held)
@@ -324,18 +326,47 @@ def _stderr_channel(stderr: BinaryIO) -> tuple[int, int]:
 
 
 class _signals_are_the_programs:
-    """SIGINT does nothing to this process while the program runs and SIGTERM is passed on to it; children get the
-    defaults again."""
+    """SIGTERM and SIGINT are passed on to the program while it runs; children get the defaults again.
+
+    SIGINT is not where the program has it already: from a terminal it goes to a whole group of processes. Whether it did
+    is seen by another process of this group, which it ends.
+    """
 
     child: subprocess.Popen[bytes] | None = None
+    _other: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         self._old: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
         if threading.current_thread() is threading.main_thread():
             # A handler (not SIG_IGN) is reset in the child by exec.
-            self._old[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
+            self._old[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupt)
             self._old[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._end)
+            self._start_other()
         return self
+
+    def _start_other(self) -> None:
+        with suppress(OSError):
+            # It ends with this process: then nobody holds the other end of what it reads.
+            self._other = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+    def _end_other(self) -> bool:
+        """Whether it has ended by itself; it is gone afterwards."""
+        other, self._other = self._other, None
+        if other is None:
+            return True
+        try:
+            other.wait(_GROUP_SECONDS)
+            return True
+        except subprocess.TimeoutExpired:
+            other.kill()
+            return False
+        finally:
+            other.communicate()
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if not self._end_other() and self.child is not None:
+            self.child.send_signal(signal.SIGINT)
+        self._start_other()
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         if self.child is None:
@@ -343,6 +374,9 @@ class _signals_are_the_programs:
         self.child.terminate()
 
     def __exit__(self, *_: object) -> None:
+        if self._other is not None:
+            self._other.kill()
+            self._other.communicate()
         for number, old in self._old.items():
             if old is not None:
                 signal.signal(number, old)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -167,7 +168,9 @@ def test_ctrl_c_ends_the_program_and_imports_what_is_there(tmp_path: Path, monke
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     program, ledger = tmp_path / "long.py", tmp_path / "run.ledger"
     program.write_text(
-        "import jax, os, signal, time\njax.jit(lambda x: x * 2)(3.0)\nos.killpg(0, signal.SIGINT)\ntime.sleep(60)\n"
+        "import jax, os, signal, time\njax.jit(lambda x: x * 2)(3.0)\n"
+        "try:\n    os.killpg(0, signal.SIGINT)\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    time.sleep(1.2)\n    raise\n"
     )
     script = textwrap.dedent(
         f"""
@@ -181,11 +184,12 @@ def test_ctrl_c_ends_the_program_and_imports_what_is_there(tmp_path: Path, monke
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, start_new_session=True
     )
     assert done.stdout.split() in (["130", "1"], ["1", "1"]), done.stderr
-    assert "KeyboardInterrupt" in done.stderr
+    assert "KeyboardInterrupt" in done.stderr and "During handling" not in done.stderr  # once
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_sigterm_is_passed_on_to_the_program(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_capture_alone_is_passed_on_to_the_program(tmp_path: Path, number: signal.Signals) -> None:
     """A scheduler ends the capture, which must not leave the program running."""
     words = ["capture", "-o", str(tmp_path / "run.ledger"), "--", "sh", "-c", "echo $$; exec sleep 120"]
     with subprocess.Popen(
@@ -196,9 +200,9 @@ def test_sigterm_is_passed_on_to_the_program(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         program = int(process.stdout.readline())
-        process.terminate()
+        process.send_signal(number)
         _, said = process.communicate(timeout=30)
-    assert process.returncode == 143 and "compiled nothing" in said and "Traceback" not in said
+    assert process.returncode == 128 + number and "compiled nothing" in said and "Traceback" not in said
     with pytest.raises(ProcessLookupError):
         os.kill(program, 0)
 

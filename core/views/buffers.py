@@ -169,6 +169,11 @@ class BufferMap:
     spaces: tuple[tuple[int, str, int], ...] = ()
     """(number, name, bytes of its allocations) of every memory space; the peak is that of the first, ``default``."""
 
+    def __repr__(self) -> str:
+        return (
+            f"<buffer map: {len(self.allocations):,} allocations, {self.total_bytes:,} bytes, peak {self.peak_bytes:,}>"
+        )
+
 
 class Buffers:
     """What is known of a run's buffers; parts are worked out when asked and kept."""
@@ -183,6 +188,17 @@ class Buffers:
         self._ranges: LiveRangeReport | None = None
         self._module: HloModule | None = None
         self._map: MemoryMap | None = None
+
+    def __repr__(self) -> str:
+        name = self._run.source.module or "?"
+        if self._map is None and self._run.report(FileKind.BUFFER_ASSIGNMENT) is None:
+            return f"<buffers of {name}: to be assigned by the first question>"  # which takes long in a large module
+        try:
+            found = self.memory
+        except HloscopeError as error:
+            return f"<buffers of {name}: {error.message}>"
+        by = "by the compiler's reports" if found.origin == "xla" else "assigned by our own pass"
+        return f"<buffers of {name}: {len(found.allocations):,} allocations, {found.total_bytes:,} bytes, {by}>"
 
     @property
     def known(self) -> bool:

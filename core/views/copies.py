@@ -154,6 +154,11 @@ class CopiesAnswer:
     notes: tuple[str, ...] = ()
     """What could not be told, and where our own pass was run, one sentence each."""
 
+    def __repr__(self) -> str:
+        kinds = Counter(row.cause.kind for row in self.rows)
+        told = "".join(f", {count:,} {kind}" for kind, count in kinds.most_common())
+        return f"<copies: {len(self.rows):,}, {sum(row.bytes or 0 for row in self.rows):,} bytes{told}>"
+
 
 def cause_of_copy(run: Run, name: str) -> CopyRow | None:
     """The copy of that name, or that goes on under it, with its cause; None where none is told of."""

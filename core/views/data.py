@@ -115,6 +115,11 @@ class StageDiff:
     header: tuple[str, ...] = ()
     """Header attributes of the module that differ."""
 
+    def __repr__(self) -> str:
+        kinds = ("added", "removed", "modified", "renamed")
+        counts = ", ".join(f"{len(getattr(self, kind)):,} {kind}" for kind in kinds if getattr(self, kind))
+        return f"<diff of stages {self.from_index} and {self.to_index}: {counts or 'no instruction differs'}>"
+
     @property
     def empty(self) -> bool:
         """No difference at all."""
@@ -223,6 +228,12 @@ class Summary:
     notable: tuple[Notable, ...] = ()
     notes: tuple[str, ...] = field(default=())
     """What could not be read, one sentence each."""
+
+    def __repr__(self) -> str:
+        counts = f"{self.instructions_before:,} to {self.instructions_after:,} instructions"
+        return (
+            f"<summary of {self.source.module or '?'}: {self.passes:,} passes, {self.changed:,} changed it, {counts}>"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,3 +353,7 @@ class WhyFacts:
     buffer: tuple[BufferPlace, ...] | None = None
     """Where the parts of its result lie, by the compiler's report; None where there is none or it names no part."""
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        stages = f"stages {self.first_stage} to {self.last_stage}"
+        return f"<why {self.name}: {self.opcode} {self.shape} in {self.computation}, {stages}>"

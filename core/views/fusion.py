@@ -8,6 +8,7 @@ decider is run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -81,6 +82,10 @@ class FusionReport:
     how: How
     backend: str | None
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        told = "".join(f", {count:,} {word}" for word, count in Counter(row.verdict for row in self.rows).most_common())
+        return f"<fusion decisions: {len(self.rows):,} ({self.how}){told}>"
 
     def of(self, name: str) -> tuple[FusionRow, ...]:
         """Decisions in which an instruction is producer, consumer or result."""

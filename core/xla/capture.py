@@ -328,8 +328,8 @@ def _stderr_channel(stderr: BinaryIO) -> tuple[int, int]:
 class _signals_are_the_programs:
     """SIGTERM and SIGINT are passed on to the program while it runs; children get the defaults again.
 
-    SIGINT is not where the program has it already: from a terminal it goes to a whole group of processes. Whether it did
-    is seen by another process of this group, which it ends.
+    SIGINT is not where the program has it already: a terminal sends it to a whole group of processes. Whether it was
+    sent so is seen by another process of this group, which it ends.
     """
 
     child: subprocess.Popen[bytes] | None = None

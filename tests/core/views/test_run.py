@@ -215,6 +215,18 @@ def test_the_summary_adds_up(run: Run) -> None:
 def test_it_shows_itself(run: Run) -> None:
     assert run.source.module in repr(run)
     assert "before_optimizations" in repr(run.stage(0))
+    changed = next(row.index for row in run.passes if row.changed and row.index)
+    summary, name = run.summary(), run.stage_index(-1).names[-1]
+    for answer, said in (
+        (run.buffers, f"{len(run.buffers.memory.allocations):,} allocations, {run.buffers.memory.total_bytes:,} bytes"),
+        (run.buffers.map(), f"peak {run.buffers.map().peak_bytes:,}"),
+        (run.copies, f"<copies: {len(run.copies.rows)}, "),
+        (run.fusion, f"<fusion decisions: {len(run.fusion.rows)} ({run.fusion.how})"),
+        (run.diff(changed), f"<diff of stages {changed - 1} and {changed}: "),
+        (run.why(name), f"<why {name}: "),
+        (summary, f"{summary.passes} passes, {summary.changed} changed it"),
+    ):
+        assert said in repr(answer) and len(repr(answer)) < 200 and "\n" not in repr(answer)
     assert getattr(run, "_repr_html_")().count("<tr>") > 3
 
 

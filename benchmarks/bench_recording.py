@@ -111,10 +111,9 @@ _SLOWED = 50
 def instructions(words: Sequence[str]) -> int:
     """What a child process did, in instructions of the processor."""
     counting = ["valgrind", "--tool=cachegrind", "--cache-sim=no", f"--cachegrind-out-file={os.devnull}"]
-    # The same order of sets in every run.
-    run = subprocess.run(
-        [*counting, *words], env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False
-    )
+    # The same order of sets in every run, and no threads that spin.
+    alike = {**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    run = subprocess.run([*counting, *words], env=alike, capture_output=True, text=True, check=False)
     found = re.search(r"I +refs: +([\d,]+)", run.stderr)
     if run.returncode or found is None:
         raise SystemExit(run.stderr)

@@ -390,10 +390,21 @@ class Schema:
         """Make an empty ledger in an empty database."""
         for statement in self.tables:
             connection.execute(statement)
-        for view in (*_INNER, *self.views):
-            connection.execute(view.statement)
+        self._write_views(connection)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version={self.version}")
+
+    def _write_views(self, connection: sqlite3.Connection) -> None:
+        """Put the views into a new file. Written as rows: SQLite parses them anyway when the file is opened."""
+        views = [(view.name, view.name, view.statement) for view in (*_INNER, *self.views)]
+        connection.execute("PRAGMA writable_schema=1")
+        try:
+            connection.executemany("INSERT INTO sqlite_master VALUES('view',?,?,0,?)", views)
+        except sqlite3.OperationalError:  # a build that refuses it
+            for *_, statement in views:
+                connection.execute(statement)
+        finally:
+            connection.execute("PRAGMA writable_schema=0")
 
     def make_views(self, connection: sqlite3.Connection) -> None:
         """Make the public views, replacing older ones."""

@@ -50,6 +50,8 @@ def _show(path: str, module: str | None, stage: int | None, other: str | None) -
             from hloscope.tui.far import FarRun
 
             run = stack.enter_context(FarRun(path, module))
+            # A ledger of events alone has no stage to show: that is said before the terminal is taken.
+            run.resolve(0)
             if stage is not None:
                 stage = run.resolve(stage)
             from hloscope.tui.app import DashboardApp

@@ -92,7 +92,7 @@ def _name_lists(column: Column, texts: Texts) -> Stored:
 
 
 def _free_texts(column: Column, _: Texts) -> Stored:
-    return _encode([one if one is None or one.isascii() else clean(one) for one in column])
+    return _encode([one if one is None or (one.isascii() and "\0" not in one) else clean(one) for one in column])
 
 
 def _digests(column: Column, _: Texts) -> Stored:
@@ -176,8 +176,8 @@ class Plan:
 
 
 def clean(text: str) -> str:
-    """Text that SQLite can take: bytes of file names that are not UTF-8 become question marks."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    """Text that SQLite takes whole: bytes of file names that are not UTF-8 become question marks, and zeros, too."""
+    return text.replace("\0", "?") if text.isascii() else text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 def _unpacked(column: Stored, size: int) -> Column:
@@ -185,6 +185,10 @@ def _unpacked(column: Stored, size: int) -> Column:
         return [column] * size
     if not column.startswith(PACKED):
         return json.loads(column)
+    codes = memoryview(column[1:].encode("utf-32-le", "surrogatepass")).cast("I")
+    absent = ord(ABSENT)
+    if max(codes, default=0) < GAP_AT + OFFSET:
+        return [None if code == absent else code - OFFSET for code in codes]
     return list(map(_number, column[1:]))
 
 

@@ -258,7 +258,7 @@ class LedgerReader:
         """Every module."""
         with reading(self.path):
             found = self.connection.execute("SELECT * FROM modules ORDER BY id").fetchall()
-        return [ModuleRow(*row[:5], info=json.loads(row[5] or "{}"), passes=row[6]) for row in found]
+            return [ModuleRow(*row[:5], info=json.loads(row[5] or "{}"), passes=row[6]) for row in found]
 
     def passes(self, module: int) -> list[PassEntry]:
         """The timeline of a module; passes that never ended come last, with no stage."""
@@ -269,6 +269,8 @@ class LedgerReader:
                 " ORDER BY stage IS NULL,stage,id",
                 (module,),
             ).fetchall()
+        if any(None in row[3:5] for row in found):
+            raise LedgerError("the ledger is damaged (a name is missing)", path=self.path)
         return [_pass_entry(*row) for row in found]
 
     def report(self, module: int, kind: str) -> str | None:

@@ -543,7 +543,7 @@ class LedgerWriter:
         if not fresh:
             return
         named = cast("Iterable[str]", islice(reversed(self._texts.names), fresh))
-        texts = [name if name.isascii() else clean(name) for name in named]
+        texts = list(map(clean, named))
         texts.reverse()
         # Their numbers are consecutive, as SQLite gives them.
         _insert_many(self._connection, "INSERT INTO strings(text)VALUES", 1, texts)

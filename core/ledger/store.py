@@ -7,6 +7,7 @@ write; in each case it sees exactly what was committed, and never changes the le
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
@@ -80,6 +81,8 @@ def ledger_error(path: str, error: Exception, doing: str, kept: str = "") -> Led
         return LedgerError(f"cannot {doing}: {full}{after}", path=path)
     if isinstance(error, UnicodeError):
         return LedgerError("the ledger is damaged (a text in it is not UTF-8)", path=path)
+    if isinstance(error, json.JSONDecodeError):
+        return LedgerError("the ledger is damaged (a list in it cannot be read)", path=path)
     if "malformed" in text or "not a database" in text or "corrupt" in text:
         return LedgerError(f"the ledger is damaged ({text})", path=path)
     return LedgerError(f"cannot {doing}: {text}", path=path)
@@ -90,7 +93,7 @@ def reading(path: str) -> Generator[None]:
     """Turn SQLite's and the system's errors while reading into one LedgerError line."""
     try:
         yield
-    except (sqlite3.Error, OSError, UnicodeError) as error:
+    except (sqlite3.Error, OSError, UnicodeError, json.JSONDecodeError) as error:
         raise ledger_error(path, error, "read the ledger") from error
 
 
@@ -172,6 +175,14 @@ def _open_copy(path: str) -> LedgerConnection:
 def _has_content(path: str) -> bool:
     with suppress(OSError):
         return os.path.getsize(path) > 0
+    return False
+
+
+def lacks_its_wal(path: str) -> bool:
+    """Whether a ledger was being written and the file beside it, which holds what was committed, is not there."""
+    with suppress(OSError), open(path, "rb") as stream:
+        # The format that SQLite notes in bytes 18 and 19 is 2 in WAL mode.
+        return stream.read(20)[18:] == b"\2\2" and not _has_content(path + "-wal")
     return False
 
 
@@ -377,7 +388,8 @@ def _is_finished(name: str) -> bool:
 def close_ledger(connection: LedgerConnection, *, compact: bool = True) -> None:
     """Fold the WAL into the file, shrink the file where asked to and close it.
 
-    Every step may fail without losing anything.
+    Every step may fail without losing anything. Raises LedgerError where the disk is too full for folding: everything
+    is there then, in the file and in the WAL beside it together.
     """
     try:
         connection.execute("PRAGMA busy_timeout=200")
@@ -385,13 +397,32 @@ def close_ledger(connection: LedgerConnection, *, compact: bool = True) -> None:
             for table, statement in INDEXES.items():
                 if connection.execute(f"SELECT 1 FROM {table} LIMIT 1 OFFSET {INDEXED_ROWS - 1}").fetchone():
                     connection.execute(statement)
-        # A reader that still looks on keeps WAL mode alive; the ledger is as valid that way.
-        with suppress(sqlite3.Error):
-            mode = connection.execute("PRAGMA journal_mode=DELETE").fetchone()[0]
-            if mode == "delete" and compact:
-                _compact(connection)
+        try:
+            if _is_folded(connection) and compact:
+                with suppress(sqlite3.Error):
+                    _compact(connection)
+        except sqlite3.Error as error:
+            if "full" in str(error) or "disk I/O" in str(error):
+                name = connection.path
+                kept = f"keep {os.path.basename(name)}-wal beside it, which holds the rest"
+                raise ledger_error(name, error, "make the ledger one plain file", kept) from error
     finally:
         connection.close()
+
+
+def _is_folded(connection: LedgerConnection) -> bool:
+    """Fold the WAL into the file; False where a reader that still looks on keeps WAL mode alive.
+
+    Then what the reader does not use is moved all the same, so that the file alone holds everything.
+    """
+    try:
+        if connection.execute("PRAGMA journal_mode=DELETE").fetchone()[0] == "delete":
+            return True
+    except sqlite3.OperationalError as error:
+        if "locked" not in str(error) and "busy" not in str(error):
+            raise
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return False
 
 
 def publish_ledger(connection: LedgerConnection) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Sequence
 from functools import cached_property
 from threading import RLock
@@ -11,6 +12,7 @@ from hloscope.core.errors import LedgerError
 from hloscope.core.ledger.events import DumpNote
 from hloscope.core.ledger.queries import Cell, LedgerReader, SqlResult, StoredEvent
 from hloscope.core.ledger.queries import ModuleRow as StoredModule
+from hloscope.core.ledger.store import lacks_its_wal
 from hloscope.core.views.choosing import choose
 from hloscope.core.views.data import EventRow, ModuleRow, Source
 from hloscope.core.views.stages import Cancelled, EventQuery, Progress, StageRow
@@ -39,6 +41,8 @@ class LedgerSource:
         if not self._modules:
             unfinished = any(not run.complete for run in runs.values())
             why = " yet: its run has just begun, or ended before the first was there" if unfinished else ""
+            if lacks_its_wal(os.fspath(path)):
+                why += f"; what was committed is in {os.path.basename(path)}-wal, which is not beside it"
             raise LedgerError("the ledger holds no module" + why, path=path)
         index, note = choose(self.modules(), module, path)
         if note is not None:
@@ -92,7 +96,8 @@ class LedgerSource:
         entries = [entry for entry in self._reader.passes(self._module.id) if entry.stage is not None]
         first = next((entry.snapshot for entry in entries if entry.snapshot is not None), None)
         if first is None:
-            raise LedgerError(f"module {self._module.name} has no module text in this ledger", path=self.source.path)
+            message = f"module {self._module.name} has no module text in this ledger"
+            raise LedgerError(message, path=self.source.path, hint="hloscope sql asks its events")
         faults = {
             stored.event.file: stored.event.message
             for stored in self._reader.events(module=self._module.id, type_name="dump_note")

@@ -94,6 +94,15 @@ def test_what_is_undefined_comes_back(tmp_path: Path) -> None:
     assert all(isinstance(one, float) and math.isnan(one) for one in found) and len(found) == 2
 
 
+def test_a_zero_in_a_text_is_the_same_to_everybody(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "run.ledger") as writer:
+        writer.emit(RewriteDecision(pass_name="p", rule="nul\0in", detail="nul\0in", subject="a\0b"))
+    question = "SELECT subject,data FROM events"
+    ours = sql(tmp_path / "run.ledger", question).rows
+    assert sqlite3.connect(tmp_path / "run.ledger").execute(question).fetchall() == ours
+    assert ours[0][0] == "a?b" and "nul?in" in str(ours[0][1])
+
+
 def test_a_damaged_batch_is_one_line(tmp_path: Path) -> None:
     path = written(tmp_path / "run.ledger")
     connection = sqlite3.connect(path)

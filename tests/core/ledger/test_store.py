@@ -274,6 +274,58 @@ def test_a_reader_that_stays_does_not_stop_the_writer_from_closing(tmp_path: Pat
     assert [row[0] for row in sql(path, "SELECT name FROM modules").rows] == ["m", "n"]
 
 
+def test_a_finished_ledger_is_one_file_though_a_reader_is_connected(tmp_path: Path) -> None:
+    path = tmp_path / "run.ledger"
+    writer = LedgerWriter(path)
+    writer.begin_module("m")
+    writer.flush()
+    reader = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        assert reader.execute("SELECT count(*) FROM modules").fetchone() == (1,)
+        writer.begin_module("n")
+        writer.close()
+        (tmp_path / "alone").mkdir()
+        shutil.copyfile(path, tmp_path / "alone" / "run.ledger")
+    finally:
+        reader.close()
+    with LedgerReader(tmp_path / "alone" / "run.ledger") as alone:
+        assert [one.name for one in alone.modules()] == ["m", "n"]
+        assert alone.runs()[0].complete
+
+
+def test_a_disk_that_fills_while_the_ledger_is_finished_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.ledger"
+    writer = LedgerWriter(path)
+    writer.begin_module("m")
+
+    def full(connection: store_module.LedgerConnection) -> bool:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(store_module, "_is_folded", full)
+    said = r"make the ledger one plain file: database or disk is full; keep run\.ledger-wal"
+    with pytest.raises(LedgerError, match=said):
+        writer.close()
+
+
+def test_a_damaged_name_or_list_is_one_line(tmp_path: Path) -> None:
+    for name, statement in (
+        ("name", "UPDATE pass_rows SET pipeline=12345"),
+        ("list", "UPDATE event_types SET fields='[[1,'"),
+        ("facts", "UPDATE module_rows SET info='{'"),
+    ):
+        path = make(tmp_path / name)
+        connection = sqlite3.connect(path)
+        connection.execute(statement)
+        connection.commit()
+        connection.close()
+        with LedgerReader(path) as reader, pytest.raises(LedgerError, match="the ledger is damaged"):
+            for module in reader.modules():
+                reader.passes(module.id)
+            list(reader.events())
+
+
 def test_paths_with_odd_characters(tmp_path: Path) -> None:
     path = make(tmp_path / "a b?c#d%20.ledger")
     assert is_ledger(path)

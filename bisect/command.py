@@ -130,18 +130,17 @@ def command(
     """
     from hloscope.bisect.journal import Journal, content_of
     from hloscope.bisect.probing import prober
-    from hloscope.core.cli.opening import refuse_existing
+    from hloscope.core.cli.outputs import check_outputs
     from hloscope.core.views.run import load
 
     if resume and fresh:
         raise UsageError("--resume and --fresh exclude each other")
     ending = Ending(as_json, bundle, not no_redact, force, report, not no_reduce)
-    if report is not None:
-        refuse_existing(report, force)
-    if bundle is not None:
-        refuse_filled(bundle, force)
     kernels = path.rpartition(":")[0] if path is not None and _PALLAS.match(path) else None
     files = [path, kernels, against, args_path, oracle, *plugin]
+    check_outputs(force, ledger=ledger, files=[report], inputs=files)
+    if bundle is not None:
+        refuse_filled(bundle, force)
     settings = (
         path, engine, user_command, against, xla_flags, passes, pipeline, target, plugin, disable_passes, oracle,
         args_path, seed, cures, module, over, timeout, shapes, os.environ.get("XLA_FLAGS"),
@@ -161,8 +160,6 @@ def command(
             return _search_pallas(path, shapes, target, seed, probes, ending)
         if shapes:
             raise UsageError("--arg is for a Pallas kernel, FILE.py:FUNCTION", path=path)
-        if ledger is not None:
-            refuse_existing(ledger, force)
         with load(path, module) as run:
             say_notes(run.notes)
             if len(run) > 1 and over is None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hloscope.core.cli.opening import module_option, refuse_existing, say_notes
+from hloscope.core.cli.opening import module_option, say_notes
 from hloscope.core.cli.output import emit_object, json_option
+from hloscope.core.cli.outputs import check_outputs
 from hloscope.core.errors import CompileError, HloscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def command(
     from hloscope.core.views.run import load
     from hloscope.core.xla.targets import package_version
 
-    refuse_existing(output, force)
+    check_outputs(force, files=[output], inputs=[path, args_path, *plugin])
     registry = Registry()
     for file in plugin:
         registry.load_plugin(file)

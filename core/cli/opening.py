@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import click
 
-from hloscope.core.cli.outputs import refuse_existing as refuse_existing
 from hloscope.core.cli.progress import waiting
 from hloscope.core.errors import HloscopeError
 from hloscope.core.views.run import Run, load

@@ -100,8 +100,10 @@ def _devices(text: str | None, count: int) -> Sequence[int]:
 
 
 def _numbers(text: str | None) -> list[int]:
+    if not text:
+        return []
     try:
-        return [int(one) for one in text.split(",") if one] if text else []
+        return [int(one) for one in text.split(",") if one]
     except ValueError:
         raise ParseError(f"expected device numbers, got {text[:40]!r}") from None
 

@@ -286,7 +286,8 @@ def _run(argv: list[str], env: dict[str, str], log_path: str, stderr: BinaryIO, 
     # What the program compiled until it is interrupted is still imported.
     with _signals_are_the_programs() as signals:
         try:
-            child = signals.child = subprocess.Popen(argv, env=env, stderr=writer, pass_fds=held)
+            child = subprocess.Popen(argv, env=env, stderr=writer, pass_fds=held)
+            signals.began(child)
         except OSError as error:
             os.close(reader)
             raise UsageError(f"{argv[0]}: {(error.strerror or str(error)).lower()}") from None
@@ -332,7 +333,9 @@ class _signals_are_the_programs:
     sent so is seen by another process of this group, which it ends.
     """
 
-    child: subprocess.Popen[bytes] | None = None
+    _child: subprocess.Popen[bytes] | None = None
+    _early: signal.Signals | None = None
+    """The last signal that came before the program was known: it may run by then."""
     _other: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -343,6 +346,18 @@ class _signals_are_the_programs:
             self._old[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._end)
             self._start_other()
         return self
+
+    def began(self, child: subprocess.Popen[bytes]) -> None:
+        """The program runs."""
+        self._child = child
+        if self._early is not None:
+            child.send_signal(self._early)
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        if self._child is None:
+            self._early = number
+        else:
+            self._child.send_signal(number)
 
     def _start_other(self) -> None:
         with suppress(OSError):
@@ -364,14 +379,12 @@ class _signals_are_the_programs:
             other.communicate()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if not self._end_other() and self.child is not None:
-            self.child.send_signal(signal.SIGINT)
+        if not self._end_other():
+            self._pass_on(signal.SIGINT)
         self._start_other()
 
     def _end(self, number: int, frame: FrameType | None) -> None:
-        if self.child is None:
-            raise SystemExit(128 + number)
-        self.child.terminate()
+        self._pass_on(signal.SIGTERM)
 
     def __exit__(self, *_: object) -> None:
         if self._other is not None:

@@ -46,19 +46,32 @@ def character(number: int) -> str:
     return chr(number + OFFSET if number < GAP_AT else number + OFFSET + GAP)
 
 
-def _number(character: str) -> int | None:
-    code = ord(character)
-    return None if character == ABSENT else code - OFFSET if code < GAP_AT + OFFSET else code - OFFSET - GAP
+def _code(number: int) -> str:
+    """A number as a character, or in its seven digits where it has none."""
+    return character(number) if number <= _HIGHEST else str(number)
+
+
+def _number(text: str) -> int | None:
+    """What `_code` was given; None for the missing number."""
+    if len(text) > 1:
+        return int(text)
+    code = ord(text)
+    return None if text == ABSENT else code - OFFSET if code < GAP_AT + OFFSET else code - OFFSET - GAP
 
 
 class Texts:
     """Characters of names and numbers."""
 
     def __init__(self) -> None:
-        self.names: defaultdict[str | None, str] = defaultdict(map(character, count(1)).__next__)
+        self.names: defaultdict[str | None, str] = defaultdict(map(_code, count(1)).__next__)
         """Each name that has occurred, as its number. The missing name is a missing number: nobody needs a test."""
         self.names[None] = ABSENT
         self.wholes = _Wholes({None: ABSENT})
+
+    @property
+    def packable(self) -> bool:
+        """Whether every name has a character; Unicode has a million, and the largest modules more names."""
+        return len(self.names) <= _HIGHEST
 
     def number(self, name: str | None) -> int | None:
         """Number of a name, a new one where it has none."""
@@ -78,14 +91,14 @@ Stored = int | str | None
 
 
 def _all_names(column: Column, texts: Texts) -> Stored:
-    return PACKED + "".join(map(texts.names.__getitem__, column))
+    packed = PACKED + "".join(map(texts.names.__getitem__, column))
+    return packed if texts.packable else _encode(list(map(texts.number, column)))
 
 
 def _name_lists(column: Column, texts: Texts) -> Stored:
     """Nothing, one number, or a JSON array in a string; SQLite's json_each reads all three."""
-    names = texts.names
     if max(map(len, column)) <= 1:
-        return PACKED + "".join([names[one[0]] if one else ABSENT for one in column])
+        return _all_names([one[0] if one else None for one in column], texts)
     number = texts.number
     listed = [[number(name) for name in one] for one in column]
     return _encode([_encode(one) if len(one) > 1 else one[0] if one else None for one in listed])

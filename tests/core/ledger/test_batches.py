@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hloscope.core.errors import LedgerError
-from hloscope.core.ledger import LedgerReader, LedgerWriter, RunInfo, sql
+from hloscope.core.ledger import LedgerReader, LedgerWriter, RunInfo, batches, sql
 from hloscope.core.ledger.declare import Event
 from hloscope.core.ledger.events import DumpNote, EvaluationDifference, FusionDecision, RewriteDecision, SilentChange
 
@@ -58,6 +58,26 @@ def test_every_value_comes_back(tmp_path: Path, kind: str) -> None:
         assert [one.event for one in reader.events()] == recorded()
         ours = reader.sql("SELECT * FROM every_event ORDER BY id").rows
     assert stored_rows(path) == ours
+
+
+@pytest.mark.parametrize("highest", [9, 40])
+def test_more_names_than_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, highest: int) -> None:
+    monkeypatch.setattr(batches, "_HIGHEST", highest)
+    with LedgerWriter(tmp_path / "run.ledger") as writer:
+        writer.begin_module("m")
+        for number in range(2, 40):
+            made = tuple(f"p.{at}" for at in range(number % 3))
+            one = RewriteDecision(subject=f"a.{number}", pass_name="p", rule=f"r{number % 5}", produced=made)
+            writer.emit(one)
+            if number % 11 == 0:
+                writer.flush()
+    with LedgerReader(tmp_path / "run.ledger") as reader:
+        events = [one.event for one in reader.events()]
+        ours = reader.sql("SELECT * FROM every_event ORDER BY id").rows
+    assert [(one.subject, one.numbers["rule"], one.numbers["produced"]) for one in events] == [
+        (f"a.{number}", f"r{number % 5}", tuple(f"p.{at}" for at in range(number % 3))) for number in range(2, 40)
+    ]
+    assert stored_rows(tmp_path / "run.ledger") == ours
 
 
 def test_a_compile_leaves_batches_and_an_import_rows(tmp_path: Path) -> None:

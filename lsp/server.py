@@ -377,19 +377,12 @@ class HloServer(LanguageServer):
 
         `counted` where it will be known how much is done.
         """
-        window = self.client_capabilities.window
-        if window is None or not window.work_done_progress:
-            return await work(lambda *_: None)
-        token = f"hloscope-{next(self._tokens)}"
-        progress = self.work_done_progress
-        try:
-            await progress.create_async(token)
-        except Exception:
-            log.info("the client refused to show progress")
-            return await work(lambda *_: None)
         # Without a share now, the client takes none later.
         share = 0 if counted else None
-        progress.begin(token, types.WorkDoneProgressBegin(title, cancellable=True, percentage=share))
+        token = await self._begin(types.WorkDoneProgressBegin(title, cancellable=True, percentage=share))
+        if token is None:
+            return await work(lambda *_: None)
+        progress = self.work_done_progress
         loop = asyncio.get_running_loop()
         told = 0.0
 
@@ -407,53 +400,54 @@ class HloServer(LanguageServer):
             task.cancel()
             raise
         finally:
-            progress.end(token, types.WorkDoneProgressEnd())
-            progress.tokens.pop(token, None)
+            self._end(token)
+
+    async def _begin(self, begin: types.WorkDoneProgressBegin) -> str | None:
+        """The token of something long that the client is told of; None where it does not listen."""
+        window = self.client_capabilities.window
+        if window is None or not window.work_done_progress:
+            return None
+        token = f"hloscope-{next(self._tokens)}"
+        try:
+            await self.work_done_progress.create_async(token)
+        except Exception:
+            log.info("the client refused to show progress")
+            return None
+        self.work_done_progress.begin(token, begin)
+        return token
+
+    def _end(self, token: str) -> None:
+        self.work_done_progress.end(token, types.WorkDoneProgressEnd())
+        self.work_done_progress.tokens.pop(token, None)
 
     def _asking_dump(self, uri: str) -> AbstractAsyncContextManager[None]:
         """Progress around the child process that works out what a dump knows."""
 
         @asynccontextmanager
         async def around() -> AsyncGenerator[None]:
-            window = self.client_capabilities.window
-            if window is None or not window.work_done_progress:
-                yield
-                return
-            token = f"hloscope-{next(self._tokens)}"
-            progress = self.work_done_progress
-            await progress.create_async(token)
             name = uri.rpartition("/")[2]
-            progress.begin(token, types.WorkDoneProgressBegin("Reading the dump", message=name, cancellable=False))
+            token = await self._begin(types.WorkDoneProgressBegin("Reading the dump", message=name, cancellable=False))
             try:
                 yield
             finally:
-                progress.end(token, types.WorkDoneProgressEnd())
-                progress.tokens.pop(token, None)
+                if token is not None:
+                    self._end(token)
 
         return around()
 
     async def _tell_reading(self, uri: str, steps: Steps) -> None:
         """Say how far the first look at a long text is, until cancelled; the look does not wait for the client."""
-        window = self.client_capabilities.window
-        if window is None or not window.work_done_progress:
-            return
-        token = f"hloscope-{next(self._tokens)}"
-        progress = self.work_done_progress
-        try:
-            await progress.create_async(token)
-        except Exception:
-            log.info("the client refused to show progress")
-            return
         name = uri.rpartition("/")[2]
         begin = types.WorkDoneProgressBegin("Reading the text", message=name, cancellable=False, percentage=0)
-        progress.begin(token, begin)
+        token = await self._begin(begin)
+        if token is None:
+            return
         try:
             while True:
                 await asyncio.sleep(_REPORT_SECONDS)
-                progress.report(token, types.WorkDoneProgressReport(percentage=steps.percentage))
+                self.work_done_progress.report(token, types.WorkDoneProgressReport(percentage=steps.percentage))
         finally:
-            progress.end(token, types.WorkDoneProgressEnd())
-            progress.tokens.pop(token, None)
+            self._end(token)
 
     def _workspace_handler(self, feature: WorkspaceFeature) -> Prompt:
         def begin(params: Any) -> asyncio.Task[Any]:
